@@ -1,0 +1,1 @@
+"""The nouns that everything else is made of."""

@@ -1,0 +1,88 @@
+"""Decision: the chosen plan and the record of why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.model.plan import Aggregate, Plan
+from pointsman.core.model.view import Column, Exclusion, FleetView
+from pointsman.core.model.worker import WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One worker as the policy judged it."""
+
+    worker: WorkerId
+    score: float | None
+    """In the decision's unit, the least wins; None where it was excluded."""
+    terms: Mapping[str, float]
+    """What the score is made of. Where a policy's score is a sum, they add up to it."""
+    excluded: str | None
+    """Why it could not be chosen."""
+    cached_tokens: int
+    load: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy decided, with all that it saw. Arrays have one entry a worker of `view`."""
+
+    request_id: str
+    policy: str
+    at_ms: float
+    plan: Plan
+    view: FleetView
+    unit: str
+    """Unit of the scores: requests, tokens, ms, rank."""
+    scores: NDArray[np.float64]
+    """The least wins among the eligible ones."""
+    terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    note: str | None = None
+    """Set when the policy could not do what its name says, and what it did instead."""
+
+    @property
+    def worker(self) -> WorkerId | None:
+        """The worker that an aggregated plan chose."""
+        return self.plan.worker if isinstance(self.plan, Aggregate) else None
+
+    @property
+    def chosen_row(self) -> int | None:
+        """Index of the chosen worker in the view."""
+        worker = self.worker
+        return None if worker is None else self.view.workers.index(worker)
+
+    def candidates(self) -> list[Candidate]:
+        """All workers of the view: best first, then those that were excluded."""
+        exclusion = self.view.column(Column.EXCLUSION)
+        cached = self.view.column(Column.CACHED_TOKENS)
+        load = self.view.load
+        rows = [
+            Candidate(
+                worker=worker,
+                score=float(self.scores[i]) if exclusion[i] == 0 else None,
+                terms={name: float(values[i]) for name, values in self.terms.items()},
+                excluded=Exclusion(int(exclusion[i])).text if exclusion[i] else None,
+                cached_tokens=int(cached[i]),
+                load=int(load[i]),
+            )
+            for i, worker in enumerate(self.view.workers)
+        ]
+        chosen = self.worker
+        rows.sort(key=lambda c: (c.score is None, c.score or 0.0, c.worker != chosen))
+        return rows
+
+    def runner_up(self) -> tuple[WorkerId, float] | None:
+        """The best worker that was not chosen, and by how much it lost (in `unit`)."""
+        row = self.chosen_row
+        if row is None:
+            return None
+        rest = [i for i in self.view.eligible_rows().tolist() if i != row]
+        if not rest:
+            return None
+        best = min(rest, key=lambda i: float(self.scores[i]))
+        return self.view.workers[best], float(self.scores[best] - self.scores[row])

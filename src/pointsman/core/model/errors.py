@@ -1,0 +1,27 @@
+"""The one exception tree. Every message says what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+
+class PointsmanError(Exception):
+    """Root of all errors that pointsman raises on purpose."""
+
+
+class ConfigError(PointsmanError):
+    """A configuration file, flag or environment value can't be used; names the key and, for a file, the line."""
+
+
+class PolicyError(PointsmanError):
+    """A policy is unknown, can't be loaded, or returned a decision that breaks its contract."""
+
+
+class LedgerError(PointsmanError):
+    """An event can't follow what the ledger holds, for example a second finish of one request. State is unchanged."""
+
+
+class EngineError(PointsmanError):
+    """An engine can't be started, identified or used."""
+
+
+class ModelFileError(PointsmanError):
+    """No usable model file was found, or its checksum is wrong."""

@@ -1,0 +1,28 @@
+"""Request: who asks, for what, and what of it may be cached somewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pointsman.core.model.blocks import NO_KEYS, BlockKeys
+from pointsman.core.model.worker import WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as policies and the ledger see it. Never holds the text of the prompt."""
+
+    id: str
+    model: str
+    arrival_ms: float
+    prompt_tokens: int
+    """Exact where the prompt was tokenized, otherwise estimated from its length."""
+    blocks: BlockKeys = NO_KEYS
+    max_output_tokens: int | None = None
+    sequences: int = 1
+    """`n`: answers asked for, which the engine decodes side by side."""
+    route_key: str | None = None
+    """What `routing.route_key` selects: requests with equal keys belong together."""
+    tenant: str | None = None
+    pinned_worker: WorkerId | None = None
+    """Set by the debug header `x-pointsman-worker`: only this worker may answer."""

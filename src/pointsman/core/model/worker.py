@@ -1,0 +1,49 @@
+"""Worker: one schedulable engine rank."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NewType
+
+WorkerId = NewType("WorkerId", str)
+"""`engine/rank`, for example `gpu-a/0`. Unique among live workers; a worker that left and came back keeps its id."""
+
+
+class Role(enum.StrEnum):
+    """Which stages a worker computes."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What is known of a worker when it joins; learned from the engine where the engine tells it.
+
+    `None` means unknown, never zero. An engine with data parallelism is several workers, one a rank.
+    """
+
+    id: WorkerId
+    url: str
+    """Base URL without a trailing slash, `http://host:port` or `https://…`."""
+    kind: str
+    """Adapter that speaks to it: vllm, sglang, trtllm, llamacpp or openai."""
+    models: tuple[str, ...]
+    """Names that requests may use, LoRA adapters included."""
+    rank: int = 0
+    role: Role = Role.BOTH
+    gpu_count: int = 1
+    kv_capacity_tokens: int | None = None
+    block_size_tokens: int | None = None
+    max_context_tokens: int | None = None
+    max_batch_size: int | None = None
+    """Sequences that it computes at once."""
+    queue_depth_threshold: int | None = None
+    """Requests waiting at the engine beyond which it gets no more."""
+
+
+def worker_id(engine: str, rank: int = 0) -> WorkerId:
+    """The id of one rank of an engine."""
+    return WorkerId(f"{engine}/{rank}")
