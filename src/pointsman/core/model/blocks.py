@@ -50,7 +50,7 @@ def salt_seed(*parts: bytes) -> int:
 def text_block_keys(text: bytes, block_bytes: int, seed: int) -> BlockKeys:
     """Keys of a text in blocks of `block_bytes` bytes: `key[i] = XXH3_64(block[i], seed=key[i-1])`, `key[-1] = seed`."""
     if block_bytes < 1:
-        raise ValueError(f"block_bytes must be at least 1, not {block_bytes}")
+        raise ValueError(f"block_bytes must be at least 1, not {block_bytes}; see routing.text_block_bytes")
     digest = xxhash.xxh3_64_intdigest
     view = memoryview(text)
     keys: list[int] = []
