@@ -48,9 +48,9 @@ def salt_seed(*parts: bytes) -> int:
 
 
 def text_block_keys(text: bytes, block_bytes: int, seed: int) -> BlockKeys:
-    """Keys of a text in blocks of `block_bytes` bytes: `key[i] = XXH3_64(block[i], seed=key[i-1])`, `key[-1] = seed`."""
+    """Keys of a text: `key[i] = XXH3_64(block[i], seed=key[i-1])`, `key[-1] = seed`, blocks of `block_bytes` bytes."""
     if block_bytes < 1:
-        raise ValueError(f"block_bytes must be at least 1, not {block_bytes}; see routing.text_block_bytes")
+        raise ValueError(f"block_bytes must be at least 1, not {block_bytes}")
     digest = xxhash.xxh3_64_intdigest
     view = memoryview(text)
     keys: list[int] = []
