@@ -1,0 +1,1 @@
+"""The only owner of state: events in, views and counters out."""

@@ -1,0 +1,67 @@
+"""What the ledger keeps of one worker and of one request in flight. Mutable, and nobody else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pointsman.core.ledger.health import Health
+from pointsman.core.model.request import Request
+from pointsman.core.model.worker import WorkerId, WorkerSpec
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts that only grow, of one worker or of the fleet."""
+
+    dispatched: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    attempts_failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    predicted_cached_tokens: int = 0
+    """Thought cached, over finished requests whose engine reported what was."""
+    reported_cached_tokens: int = 0
+    reported_prompt_tokens: int = 0
+    """Prompt tokens of the requests whose engine reported cached tokens."""
+
+
+@dataclass(slots=True)
+class WorkerEntry:
+    """One incarnation of a worker: when it leaves and comes back under its id, that is another entry."""
+
+    spec: WorkerSpec
+    slot: int
+    joined_ms: float
+    health: Health = field(default_factory=Health)
+    totals: Totals = field(default_factory=Totals)
+    in_flight: int = 0
+    draining: str | None = None
+    gone: bool = False
+    kv_use: float | None = None
+    metrics_ms: float | None = None
+    foreign_before: int | None = None
+    """Requests of others at the reading before the last."""
+
+    @property
+    def id(self) -> WorkerId:
+        """The worker's id."""
+        return self.spec.id
+
+
+@dataclass(slots=True)
+class Flight:
+    """One admitted request. What `release` takes back is exactly what was added at dispatch and after."""
+
+    request: Request
+    entry: WorkerEntry | None = None
+    dispatched_ms: float = 0.0
+    cached_tokens: int = 0
+    prefill_tokens: int = 0
+    """Still counted as prefill on its worker; 0 after the first token."""
+    kv_tokens: int = 0
+    """Counted as KV in use on its worker."""
+    first_new_block: int = 0
+    """Blocks from this one on were not thought to be at the worker before."""
+    started: bool = False

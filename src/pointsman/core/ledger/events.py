@@ -1,0 +1,147 @@
+"""Events: everything that may change what the ledger holds. Each carries when it happened, in ms of the caller's clock.
+
+The life of a request is `Admitted`, then any number of `Dispatched` … `AttemptFailed`, then for the last attempt
+`Dispatched`, `FirstToken`, `Progress`*, and exactly one of `Finished`, `Failed`, `Cancelled` (the last two at any point).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pointsman.core.model.request import Request
+from pointsman.core.model.worker import WorkerId, WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker may be used once it is ready. A known id means: the old one is gone, with its cache."""
+
+    spec: WorkerSpec
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDraining:
+    """No new work for it; what runs there goes on."""
+
+    worker: WorkerId
+    at_ms: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """It is gone. Requests in flight there still end through their own events."""
+
+    worker: WorkerId
+    at_ms: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRead:
+    """What a probe saw. `reachable` False: nothing answered in time; `ready` False: it answered that it is not."""
+
+    worker: WorkerId
+    at_ms: float
+    reachable: bool
+    ready: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsRead:
+    """The engine's own count of its load, requests of other routers included."""
+
+    worker: WorkerId
+    at_ms: float
+    running: int
+    waiting: int
+    kv_use: float | None = None
+    """0 to 1."""
+    kv_capacity_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that passed all checks and waits for a worker."""
+
+    request: Request
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """It goes to a worker, which is thought to hold `cached_tokens` of it."""
+
+    request_id: str
+    worker: WorkerId
+    at_ms: float
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token, or the whole answer of a request that does not stream, arrived."""
+
+    request_id: str
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """So many more tokens since the last such event, over all of its sequences."""
+
+    request_id: str
+    at_ms: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """The worker could not take it; the request waits again. `unreachable`: nobody listens there."""
+
+    request_id: str
+    at_ms: float
+    reason: str
+    unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Answered. Token counts are the engine's, None where it did not say."""
+
+    request_id: str
+    at_ms: float
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Ended with an error of the engine, the connection or ours."""
+
+    request_id: str
+    at_ms: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client left."""
+
+    request_id: str
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; send one about every second so that what has a TTL goes."""
+
+    at_ms: float
+
+
+WorkerEvent = WorkerJoined | WorkerDraining | WorkerLeft | HealthRead | MetricsRead
+RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Failed | Cancelled
+Event = WorkerEvent | RequestEvent | Tick

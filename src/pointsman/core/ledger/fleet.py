@@ -1,0 +1,218 @@
+"""Fleet: the ledger's workers, with their numbers, health and what of prompts they probably hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.ledger import events as ev
+from pointsman.core.ledger.approx_index import ApproxIndex
+from pointsman.core.ledger.entries import WorkerEntry
+from pointsman.core.ledger.groups import ModelGroup, ModelGroups
+from pointsman.core.ledger.snapshot import WorkerSnapshot
+from pointsman.core.ledger.table import FleetTable
+from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
+from pointsman.core.model.blocks import BlockUnit
+from pointsman.core.model.errors import LedgerError
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column, Exclusion, FleetView
+from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
+
+UNKNOWN_KV_CAPACITY_TOKENS = 262_144
+"""Assumed for the approximate index until the engine tells."""
+
+
+class Fleet:
+    """Workers by id. Those that left with requests in flight keep their slot until the last one ended."""
+
+    def __init__(self, text_block_bytes: int, prefix_ttl_ms: float) -> None:
+        self.table = FleetTable()
+        self.index = ApproxIndex(prefix_ttl_ms)
+        self._entries: dict[WorkerId, WorkerEntry] = {}
+        self._groups = ModelGroups()
+        self._text_block_bytes = text_block_bytes
+
+    # ---- membership
+
+    def joined(self, event: ev.WorkerJoined) -> None:
+        """A new worker, or a new incarnation of one."""
+        if event.spec.id in self._entries:
+            self.left(ev.WorkerLeft(event.spec.id, event.at_ms, "replaced"))
+        slot = self.table.take_slot()
+        entry = WorkerEntry(event.spec, slot, event.at_ms)
+        self._entries[event.spec.id] = entry
+        self._groups.forget()
+        self._write_spec(event.spec, slot)
+        self._write_exclusion(entry)
+        self.index.add_worker(slot, self._index_blocks(event.spec.kv_capacity_tokens, PRIOR_BYTES_PER_TOKEN))
+
+    def draining(self, event: ev.WorkerDraining) -> None:
+        """No new work for it."""
+        entry = self.entry(event.worker)
+        entry.draining = event.reason
+        self._write_exclusion(entry)
+
+    def left(self, event: ev.WorkerLeft) -> None:
+        """It is gone; its slot goes with its last request."""
+        entry = self.entry(event.worker)
+        del self._entries[event.worker]
+        self._groups.forget()
+        self.index.remove_worker(entry.slot)
+        entry.gone = True
+        self.released(entry)
+
+    def released(self, entry: WorkerEntry) -> None:
+        """A request of this entry ended, or the worker left: the slot is free when both are through."""
+        if entry.gone and not entry.in_flight:
+            self.table.give_back(entry.slot)
+
+    def entry(self, worker: WorkerId) -> WorkerEntry:
+        """The live incarnation of a worker. Raises LedgerError when there is none."""
+        entry = self._entries.get(worker)
+        if entry is None:
+            raise LedgerError(f"worker {worker} is not in the fleet")
+        return entry
+
+    def serves(self, model: str) -> bool:
+        """True if any worker serves the model."""
+        return len(self._group(model).workers) > 0
+
+    def models(self) -> dict[str, tuple[WorkerId, ...]]:
+        """Model names → workers, in the order in which the workers joined."""
+        found: dict[str, list[WorkerId]] = {}
+        for entry in self._entries.values():
+            for model in entry.spec.models:
+                found.setdefault(model, []).append(entry.id)
+        return {model: tuple(workers) for model, workers in found.items()}
+
+    # ---- readings
+
+    def health_read(self, event: ev.HealthRead) -> None:
+        """A probe came back, or did not."""
+        entry = self.entry(event.worker)
+        before = entry.health.status
+        entry.health.probed(event.reachable, event.ready, event.reason, event.at_ms)
+        if entry.health.status is Exclusion.UNREACHABLE and before is not Exclusion.UNREACHABLE:
+            self.index.clear(entry.slot)
+        self._write_exclusion(entry)
+
+    def refused(self, entry: WorkerEntry, reason: str, at_ms: float) -> None:
+        """Nobody listens there any more, so its cache is gone too."""
+        entry.health.refused(reason, at_ms)
+        if not entry.gone:
+            self.index.clear(entry.slot)
+            self._write_exclusion(entry)
+
+    def metrics_read(self, entry: WorkerEntry, event: ev.MetricsRead, bytes_per_token: float) -> None:
+        """The engine's own counts. What exceeds ours is others' work.
+
+        A reading is a little old: a request of ours that just ended may still be in it. So only what two readings in a
+        row agree on counts as foreign.
+        """
+        cells, slot = self.table.cells, entry.slot
+        foreign = max(0, event.running + event.waiting - int(cells[Column.RUNNING, slot]))
+        before = foreign if entry.foreign_before is None else entry.foreign_before
+        cells[Column.FOREIGN, slot] = min(foreign, before)
+        entry.foreign_before = foreign
+        cells[Column.QUEUED, slot] = max(0, event.waiting)
+        entry.kv_use = event.kv_use
+        entry.metrics_ms = event.at_ms
+        capacity = event.kv_capacity_tokens
+        if capacity and capacity != cells[Column.KV_CAPACITY_TOKENS, slot]:
+            cells[Column.KV_CAPACITY_TOKENS, slot] = capacity
+        known_capacity = int(cells[Column.KV_CAPACITY_TOKENS, slot]) or None
+        self.index.resize(slot, self._index_blocks(known_capacity, bytes_per_token))
+
+    # ---- views
+
+    def view(self, request: Request, tried: Collection[WorkerId], bytes_per_token: float) -> FleetView:
+        """A copy of the rows that serve the request's model, with what each holds of this prompt."""
+        group = self._group(request.model)
+        table = self.table.cells[:, group.slots]
+        self._write_cached(request, group, table, bytes_per_token)
+        _exclude_for_request(request, group, tried, table)
+        return FleetView(group.workers, table)
+
+    def snapshots(self) -> tuple[WorkerSnapshot, ...]:
+        """All workers, in the order in which they joined."""
+        return tuple(self._snapshot(entry) for entry in self._entries.values())
+
+    def _snapshot(self, entry: WorkerEntry) -> WorkerSnapshot:
+        column = self.table.cells[:, entry.slot]
+        status = Exclusion(int(column[Column.EXCLUSION]))
+        return WorkerSnapshot(
+            id=entry.id,
+            spec=entry.spec,
+            state="ready" if status is Exclusion.NONE else status.name.lower(),
+            usable=status is Exclusion.NONE,
+            reason=entry.draining or entry.health.reason,
+            running=int(column[Column.RUNNING]),
+            foreign=int(column[Column.FOREIGN]),
+            queued=int(column[Column.QUEUED]),
+            prefill_tokens=int(column[Column.PREFILL_TOKENS]),
+            kv_tokens=int(column[Column.KV_TOKENS]),
+            kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
+            kv_use=entry.kv_use,
+            indexed_blocks=self.index.blocks_held(entry.slot),
+            totals=entry.totals,
+        )
+
+    def _group(self, model: str) -> ModelGroup:
+        return self._groups.of(model, self._entries.values())
+
+    def _write_cached(
+        self, request: Request, group: ModelGroup, table: NDArray[np.int64], bytes_per_token: float
+    ) -> None:
+        blocks = request.blocks
+        matched = self.index.match(blocks.keys)
+        if not matched:
+            return
+        per_block = blocks.block_size / (bytes_per_token if blocks.unit is BlockUnit.BYTES else 1.0)
+        longest = max(0, request.prompt_tokens - 1)
+        for slot, count in matched.items():
+            row = group.row_of_slot.get(slot)
+            if row is not None:
+                table[Column.CACHED_TOKENS, row] = min(longest, int(count * per_block))
+
+    def _write_spec(self, spec: WorkerSpec, slot: int) -> None:
+        cells = self.table.cells
+        cells[Column.KV_CAPACITY_TOKENS, slot] = spec.kv_capacity_tokens or 0
+        cells[Column.CONTEXT_TOKENS, slot] = spec.max_context_tokens or 0
+        cells[Column.QUEUE_LIMIT, slot] = spec.queue_depth_threshold or 0
+
+    def _write_exclusion(self, entry: WorkerEntry) -> None:
+        status = entry.health.status
+        if status is Exclusion.NONE and entry.draining is not None:
+            status = Exclusion.DRAINING
+        if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:
+            status = Exclusion.ROLE
+        self.table.cells[Column.EXCLUSION, entry.slot] = status
+
+    def _index_blocks(self, kv_capacity_tokens: int | None, bytes_per_token: float) -> int:
+        tokens = kv_capacity_tokens or UNKNOWN_KV_CAPACITY_TOKENS
+        return int(tokens * bytes_per_token / self._text_block_bytes)
+
+
+def _exclude_for_request(
+    request: Request, group: ModelGroup, tried: Collection[WorkerId], table: NDArray[np.int64]
+) -> None:
+    """Reasons that hold for this request only; they never hide a reason that the worker has already."""
+    exclusion = table[Column.EXCLUSION]
+    if tried:
+        rows = [row for row, worker in enumerate(group.workers) if worker in tried]
+        exclusion[rows] = np.where(exclusion[rows] == 0, Exclusion.ALREADY_TRIED, exclusion[rows])
+    if request.pinned_worker is not None:
+        for row, worker in enumerate(group.workers):
+            if worker != request.pinned_worker and exclusion[row] == 0:
+                exclusion[row] = Exclusion.PINNED_ELSEWHERE
+    if request.blocks.unit is BlockUnit.TOKENS:
+        # An estimated length excludes nobody: the engine judges it.
+        context = table[Column.CONTEXT_TOKENS]
+        short = (context > 0) & (context < request.prompt_tokens) & (exclusion == 0)
+        exclusion[short] = Exclusion.CONTEXT_TOO_SMALL
+    if group.any_queue_limit:
+        limit = table[Column.QUEUE_LIMIT]
+        full = (limit > 0) & (table[Column.QUEUED] >= limit) & (exclusion == 0)
+        exclusion[full] = Exclusion.QUEUE_FULL

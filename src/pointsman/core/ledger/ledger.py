@@ -1,0 +1,264 @@
+"""Ledger: a pure state machine, the only owner of state. Events in; views, counters and snapshots out.
+
+At quiescence (no request in flight) every gauge is exactly zero. Whatever a request added to a worker is kept in its
+flight together with the worker's entry, so that its release hits that entry, even when the worker left meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, cast
+
+from pointsman.core.ledger import events as ev
+from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
+from pointsman.core.ledger.fleet import Fleet
+from pointsman.core.ledger.snapshot import FleetSnapshot
+from pointsman.core.ledger.token_ratio import TokenRatio
+from pointsman.core.model.errors import LedgerError
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column, FleetView
+from pointsman.core.model.worker import WorkerId
+
+DEFAULT_PREFIX_TTL_MS = 3_600_000.0
+
+
+class Ledger:
+    """All that is known of workers and requests.
+
+    Args:
+        text_block_bytes: size of the blocks that text keys are made of.
+        prefix_ttl_ms: how long a prompt is thought to stay in a worker's cache when nothing else pushes it out.
+    """
+
+    def __init__(self, *, text_block_bytes: int = 128, prefix_ttl_ms: float = DEFAULT_PREFIX_TTL_MS) -> None:
+        self._fleet = Fleet(text_block_bytes, prefix_ttl_ms)
+        self._flights: dict[str, Flight] = {}
+        self._waiting = 0
+        self._sequence = 0
+        self._totals = Totals()
+        self._ratios: dict[str, TokenRatio] = {}
+        handlers: dict[type[Any], Callable[[Any], None]] = {
+            ev.WorkerJoined: self._fleet.joined,
+            ev.WorkerDraining: self._fleet.draining,
+            ev.WorkerLeft: self._fleet.left,
+            ev.HealthRead: self._fleet.health_read,
+            ev.MetricsRead: self._metrics_read,
+            ev.Admitted: self._admitted,
+            ev.Dispatched: self._dispatched,
+            ev.FirstToken: self._first_token,
+            ev.Progress: self._progress,
+            ev.AttemptFailed: self._attempt_failed,
+            ev.Finished: self._finished,
+            ev.Failed: self._failed,
+            ev.Cancelled: self._cancelled,
+            ev.Tick: self._tick,
+        }
+        self._handlers = handlers
+
+    def apply(self, event: ev.Event) -> None:
+        """Take one event in. Raises LedgerError, with nothing changed, when it can't follow what is held."""
+        self._handlers[type(event)](event)
+
+    # ---- what it answers
+
+    def view(self, request: Request, tried: Collection[WorkerId] = ()) -> FleetView:
+        """The workers that serve the request's model, as they stand now. `tried` ones are excluded."""
+        return self._fleet.view(request, tried, self.bytes_per_token(request.model))
+
+    def bytes_per_token(self, model: str) -> float:
+        """Bytes of prompt a token, learned for this model."""
+        return self._ratio(model).bytes_per_token
+
+    def tokens_of_bytes(self, model: str, prompt_bytes: int) -> int:
+        """Estimated tokens of a prompt that was not tokenized."""
+        return self._ratio(model).tokens(prompt_bytes)
+
+    def serves(self, model: str) -> bool:
+        """True if any worker, usable or not, serves the model."""
+        return self._fleet.serves(model)
+
+    def models(self) -> dict[str, tuple[WorkerId, ...]]:
+        """Model names → workers that serve them, over the whole fleet."""
+        return self._fleet.models()
+
+    def worker_of(self, request_id: str) -> WorkerId | None:
+        """Where a request in flight runs."""
+        flight = self._flights.get(request_id)
+        return flight.entry.id if flight and flight.entry else None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests admitted and not ended."""
+        return len(self._flights)
+
+    @property
+    def waiting(self) -> int:
+        """Requests admitted and not at a worker."""
+        return self._waiting
+
+    def snapshot(self) -> FleetSnapshot:
+        """Everything that people and metrics are shown."""
+        return FleetSnapshot(
+            workers=self._fleet.snapshots(),
+            waiting=self._waiting,
+            running=len(self._flights) - self._waiting,
+            indexed_blocks=len(self._fleet.index),
+            totals=replace(self._totals),
+            bytes_per_token={model: ratio.bytes_per_token for model, ratio in self._ratios.items()},
+        )
+
+    # ---- requests
+
+    def _admitted(self, event: ev.Admitted) -> None:
+        if event.request.id in self._flights:
+            raise LedgerError(f"request {event.request.id} was admitted already; ids must be unique")
+        self._flights[event.request.id] = Flight(event.request)
+        self._waiting += 1
+
+    def _dispatched(self, event: ev.Dispatched) -> None:
+        flight = self._flight(event.request_id)
+        if flight.entry is not None:
+            raise LedgerError(f"request {event.request_id} is at {flight.entry.id} already")
+        entry = self._fleet.entry(event.worker)
+        self._waiting -= 1
+        self._sequence += 1
+        request = flight.request
+        flight.entry = entry
+        flight.dispatched_ms = event.at_ms
+        flight.cached_tokens = min(event.cached_tokens, request.prompt_tokens)
+        flight.prefill_tokens = request.prompt_tokens - flight.cached_tokens
+        flight.kv_tokens = request.prompt_tokens
+        flight.started = False
+        flight.first_new_block = self._fleet.index.record(entry.slot, request.blocks.keys, event.at_ms)
+        entry.in_flight += 1
+        entry.totals.dispatched += 1
+        self._totals.dispatched += 1
+        cells = self._fleet.table.cells
+        cells[Column.RUNNING, entry.slot] += 1
+        cells[Column.PREFILL_TOKENS, entry.slot] += flight.prefill_tokens
+        cells[Column.KV_TOKENS, entry.slot] += flight.kv_tokens
+        cells[Column.LAST_DISPATCH, entry.slot] = self._sequence
+        if cells[Column.QUEUED, entry.slot]:
+            cells[Column.QUEUED, entry.slot] += 1
+
+    def _first_token(self, event: ev.FirstToken) -> None:
+        flight, entry = self._running(event.request_id)
+        if flight.started:
+            raise LedgerError(f"request {event.request_id} had its first token already")
+        flight.started = True
+        self._fleet.table.cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
+        flight.prefill_tokens = 0
+        entry.health.token_seen(event.at_ms)
+
+    def _progress(self, event: ev.Progress) -> None:
+        flight, entry = self._running(event.request_id)
+        if event.tokens < 0:
+            raise LedgerError(f"request {event.request_id} can't progress by {event.tokens} tokens")
+        flight.kv_tokens += event.tokens
+        self._fleet.table.cells[Column.KV_TOKENS, entry.slot] += event.tokens
+        entry.health.token_seen(event.at_ms)
+
+    def _attempt_failed(self, event: ev.AttemptFailed) -> None:
+        flight, entry = self._running(event.request_id)
+        self._forget_unless_started(flight, entry)
+        self._release(flight, entry)
+        flight.entry = None
+        self._waiting += 1
+        entry.totals.attempts_failed += 1
+        self._totals.attempts_failed += 1
+        if event.unreachable:
+            self._fleet.refused(entry, event.reason, event.at_ms)
+
+    def _finished(self, event: ev.Finished) -> None:
+        flight, entry = self._running(event.request_id)
+        self._end(event.request_id, flight)
+        entry.health.token_seen(event.at_ms)
+        self._learn_ratio(flight.request, event.prompt_tokens)
+        for totals in (entry.totals, self._totals):
+            totals.finished += 1
+            totals.output_tokens += event.output_tokens or 0
+            totals.prompt_tokens += event.prompt_tokens or 0
+            if event.cached_tokens is not None and event.prompt_tokens is not None:
+                totals.reported_cached_tokens += event.cached_tokens
+                totals.reported_prompt_tokens += event.prompt_tokens
+                totals.predicted_cached_tokens += flight.cached_tokens
+
+    def _failed(self, event: ev.Failed) -> None:
+        flight = self._flight(event.request_id)
+        if flight.entry is not None:
+            self._forget_unless_started(flight, flight.entry)
+        self._end(event.request_id, flight)
+        if flight.entry is not None:
+            flight.entry.totals.failed += 1
+        self._totals.failed += 1
+
+    def _cancelled(self, event: ev.Cancelled) -> None:
+        flight = self._flight(event.request_id)
+        if flight.entry is not None:
+            self._forget_unless_started(flight, flight.entry)
+        self._end(event.request_id, flight)
+        if flight.entry is not None:
+            flight.entry.totals.cancelled += 1
+        self._totals.cancelled += 1
+
+    def _end(self, request_id: str, flight: Flight) -> None:
+        del self._flights[request_id]
+        if flight.entry is None:
+            self._waiting -= 1
+        else:
+            self._release(flight, flight.entry)
+
+    def _release(self, flight: Flight, entry: WorkerEntry) -> None:
+        cells = self._fleet.table.cells
+        cells[Column.RUNNING, entry.slot] -= 1
+        cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
+        cells[Column.KV_TOKENS, entry.slot] -= flight.kv_tokens
+        if cells[Column.QUEUED, entry.slot]:
+            cells[Column.QUEUED, entry.slot] -= 1
+        flight.prefill_tokens = 0
+        flight.kv_tokens = 0
+        entry.in_flight -= 1
+        self._fleet.released(entry)
+
+    def _forget_unless_started(self, flight: Flight, entry: WorkerEntry) -> None:
+        """A request that never got a first token left nothing that one could count on in the worker's cache."""
+        if not flight.started:
+            self._fleet.index.forget(entry.slot, flight.request.blocks.keys, flight.first_new_block)
+
+    # ---- the rest
+
+    def _metrics_read(self, event: ev.MetricsRead) -> None:
+        entry = self._fleet.entry(event.worker)
+        self._fleet.metrics_read(entry, event, self._mean_bytes_per_token(entry))
+
+    def _tick(self, event: ev.Tick) -> None:
+        self._fleet.index.expire(event.at_ms)
+
+    def _learn_ratio(self, request: Request, prompt_tokens: int | None) -> None:
+        if prompt_tokens is not None and request.blocks.unit == "bytes":
+            self._ratio(request.model).observe(request.blocks.length, prompt_tokens)
+
+    def _ratio(self, model: str) -> TokenRatio:
+        ratio = self._ratios.get(model)
+        if ratio is None:
+            ratio = TokenRatio()
+            if self._fleet.serves(model):
+                self._ratios[model] = ratio
+        return ratio
+
+    def _mean_bytes_per_token(self, entry: WorkerEntry) -> float:
+        ratios = [self.bytes_per_token(model) for model in entry.spec.models] or [TokenRatio().bytes_per_token]
+        return sum(ratios) / len(ratios)
+
+    def _flight(self, request_id: str) -> Flight:
+        flight = self._flights.get(request_id)
+        if flight is None:
+            raise LedgerError(f"request {request_id} is not in flight: never admitted, or ended already")
+        return flight
+
+    def _running(self, request_id: str) -> tuple[Flight, WorkerEntry]:
+        flight = self._flight(request_id)
+        if flight.entry is None:
+            raise LedgerError(f"request {request_id} is not at a worker")
+        return flight, cast(WorkerEntry, flight.entry)
