@@ -1,7 +1,7 @@
 """ApproxIndex: which prompt blocks were sent where, so which worker probably still holds them.
 
-Bounded for each worker by what its KV cache can hold, and by a time to live. A worker's set is always prefix-closed:
-a chain is touched from its end to its start, so a block is never newer than the one before it, and the oldest goes first.
+Bounded for each worker by what its KV cache can hold, and by a time to live. A worker's set stays prefix-closed: a
+chain is touched from its end to its start, so a block is never newer than the one before it, and the oldest goes first.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ApproxIndex:
         return known
 
     def forget(self, slot: int, keys: Sequence[int], first: int) -> None:
-        """Blocks from number `first` on never got there. What is shared with a chain that did arrive may go with them."""
+        """Blocks from number `first` on never got there. What a chain that did arrive shares with them goes too."""
         held = self._held.get(slot)
         if held is None:
             return

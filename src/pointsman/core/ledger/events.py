@@ -1,7 +1,7 @@
 """Events: everything that may change what the ledger holds. Each carries when it happened, in ms of the caller's clock.
 
 The life of a request is `Admitted`, then any number of `Dispatched` … `AttemptFailed`, then for the last attempt
-`Dispatched`, `FirstToken`, `Progress`*, and exactly one of `Finished`, `Failed`, `Cancelled` (the last two at any point).
+`Dispatched`, `FirstToken`, `Progress`*, and exactly one of `Finished`, `Failed`, `Cancelled` (these two at any point).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
@@ -261,4 +261,4 @@ class Ledger:
         flight = self._flight(request_id)
         if flight.entry is None:
             raise LedgerError(f"request {request_id} is not at a worker")
-        return flight, cast(WorkerEntry, flight.entry)
+        return flight, flight.entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,10 @@ from numpy.typing import NDArray
 from pointsman.core.model.plan import Aggregate, Plan
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
+
+
+Values = NDArray[np.number[Any]] | NDArray[np.bool_]
+"""One number a worker of the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +44,9 @@ class Decision:
     view: FleetView
     unit: str
     """Unit of the scores: requests, tokens, ms, rank."""
-    scores: NDArray[np.float64]
+    scores: Values
     """The least wins among the eligible ones."""
-    terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    terms: Mapping[str, Values] = field(default_factory=dict)
     note: str | None = None
     """Set when the policy could not do what its name says, and what it did instead."""
 

@@ -1,0 +1,1 @@
+"""One file a policy: `decide(request, view, timing, now_ms, rng) -> Decision`, pure."""
