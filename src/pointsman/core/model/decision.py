@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,7 @@ from pointsman.core.model.plan import Aggregate, Plan
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 
-
-Values = NDArray[np.number[Any]] | NDArray[np.bool_]
+Values = NDArray[np.generic]
 """One number a worker of the view."""
 
 

@@ -1,0 +1,48 @@
+"""Size and speed of one modelled engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.timing.step import StepCoefficients
+
+DEFAULT_OUTPUT_IDS = tuple(range(1000, 1256))
+"""Tokens that a model generates unless it is told which."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine. Defaults are those of a served vLLM."""
+
+    step: StepCoefficients
+    num_blocks: int
+    """KV blocks in all."""
+    block_size: int = 16
+    """Tokens a block."""
+    max_num_seqs: int = 256
+    """Sequences computed side by side."""
+    max_batched_tokens: int = 8192
+    """Token budget of one step, decodes and prefill chunks together."""
+    max_model_len: int = 8192
+    """Prompt and answer together, in tokens."""
+    prefix_caching: bool = True
+    output_ids: tuple[int, ...] = DEFAULT_OUTPUT_IDS
+    """Token ids that answers are made of."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "block_size", "max_num_seqs", "max_batched_tokens", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs}), "
+                "or some decodes would never get their turn"
+            )
+        if self.max_model_len > self.num_blocks * self.block_size:
+            raise ConfigError(
+                f"max_model_len ({self.max_model_len}) is more than the KV cache holds "
+                f"({self.num_blocks} blocks x {self.block_size} tokens); lower it or raise num_blocks"
+            )
+        if not self.output_ids:
+            raise ConfigError("output_ids is empty: an engine needs at least one token that it can generate")
