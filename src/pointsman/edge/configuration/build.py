@@ -1,0 +1,149 @@
+"""Nodes to typed sections: every fault is reported with its place, its key and what was expected."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.conflict import KeyConflictError
+from pointsman.edge.configuration.describe import (
+    PARSED_TYPES,
+    expected,
+    item_of,
+    struct_of,
+    union_members,
+    without_annotation,
+)
+from pointsman.edge.configuration.nodes import MappingNode, Node, Place, ScalarNode, SequenceNode
+from pointsman.edge.configuration.secret import Secret
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+NONE_WORD = "none"
+
+
+def build(node: MappingNode, section: type[S], path: str = "") -> S:
+    """The section that a mapping describes. Raises ConfigError at the first fault."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(section)}
+    values: dict[str, Any] = {}
+    for key, child in node.values.items():
+        place = node.key_places[key]
+        key_path = _join(path, key)
+        if key not in fields:
+            raise ConfigError(f"{place}: {key_path}: {_unknown_key(section, key, fields)}")
+        values[fields[key].name] = convert(child, fields[key].type, key_path, place)
+        refuse_not_built(section, key, values[fields[key].name], f"{place}: {key_path}")
+    for field in fields.values():
+        if field.required and field.name not in values:
+            key_path = _join(path, field.encode_name)
+            raise ConfigError(f"{node.place}: {key_path} is missing; expected {expected(field.type)}")
+    try:
+        return section(**values)
+    except KeyConflictError as problem:
+        raise ConfigError(f"{_place_of(node, problem.key)}: {_join(path, problem.key)}: {problem.message}") from None
+
+
+def convert(node: Node, kind: Any, path: str, key_place: Place) -> Any:
+    """The value of one key, typed. `key_place` is where the key stands."""
+    optional = type(None) in union_members(without_annotation(kind)[0])
+    if optional and _says_none(node):
+        return None
+    section, item = struct_of(kind), item_of(kind)
+    if isinstance(node, ScalarNode) and node.value is None:
+        if section is None or item is not None:
+            raise ConfigError(f"{key_place}: {path}: has no value; expected {expected(kind)}")
+        node = MappingNode(key_place, {}, {})
+    if item is not None:
+        return _convert_list(node, kind, item, path)
+    if section is not None:
+        if not isinstance(node, MappingNode):
+            known = ", ".join(field.encode_name for field in msgspec.structs.fields(section))
+            raise ConfigError(f"{node.place}: {path}: expected a mapping with keys such as {known}")
+        return build(MappingNode(key_place, node.values, node.key_places), section, path)
+    if not isinstance(node, ScalarNode):
+        raise ConfigError(f"{node.place}: {path}: expected {expected(kind)}")
+    return convert_scalar(node.value, kind, f"{node.place}: {path}")
+
+
+def convert_scalar(value: object, kind: Any, where: str) -> Any:
+    """One scalar, typed; `where` begins the message of the ConfigError that a wrong one raises."""
+    bare, meta = without_annotation(kind)
+    member = next(m for m in union_members(bare) if m is not type(None))
+    if member in PARSED_TYPES:
+        return _parse(value, member, kind, where)
+    try:
+        return msgspec.convert(value, Annotated[member, meta], strict=True)
+    except msgspec.ValidationError:
+        raise ConfigError(f"{where}: expected {expected(kind)}{_got(value, kind)}") from None
+
+
+def refuse_not_built(section: type[msgspec.Struct], key: str, value: object, where: str) -> None:
+    """Raise ConfigError for a value whose feature doesn't exist yet."""
+    values = getattr(section, "not_built_values", {}).get(key, {})
+    feature = values.get(value) if values else None
+    if feature is not None:
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        raise ConfigError(f"{where}: {shown}: {feature}: not built yet in 0.1; remove it")
+
+
+def _convert_list(node: Node, kind: Any, item: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(node, SequenceNode):
+        raise ConfigError(f"{node.place}: {path}: expected {expected(kind)}")
+    minimum = without_annotation(kind)[1].min_length
+    if minimum is not None and len(node.values) < minimum:
+        raise ConfigError(f"{node.place}: {path}: is empty; name at least {minimum}, or remove the key")
+    return tuple(convert(child, item, f"{path}[{i}]", child.place) for i, child in enumerate(node.values))
+
+
+def _parse(value: object, parsed: Any, kind: Any, where: str) -> Any:
+    try:
+        return parsed.parse(value)
+    except ValueError as error:
+        raise ConfigError(f"{where}: expected {error}{_got(value, kind)}") from None
+
+
+def _got(value: object, kind: Any) -> str:
+    if Secret in union_members(without_annotation(kind)[0]):
+        return ""
+    return f", not {value!r}"
+
+
+def _says_none(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and (
+        node.value is None or (isinstance(node.value, str) and node.value.lower() == NONE_WORD)
+    )
+
+
+def _unknown_key(section: type[msgspec.Struct], key: str, known: Iterable[str]) -> str:
+    feature = getattr(section, "not_built", {}).get(key)
+    if feature is not None:
+        return f"{feature}: not built yet in 0.1; remove it"
+    names = list(known)
+    near = difflib.get_close_matches(key, names, 1, 0.6) or difflib.get_close_matches(
+        key.replace("_", "-").lower(), names, 1, 0.6
+    )
+    if near:
+        return f"unknown key; did you mean {near[0]}?"
+    return "unknown key; known here: " + ", ".join(names)
+
+
+def _place_of(node: MappingNode, key: str) -> Place:
+    """Where the key of a problem stands; for `nodes[1].name` the item, or its key if it is there."""
+    place = node.place
+    current: Node | None = node
+    for part in key.replace("[", ".").replace("]", "").split("."):
+        if isinstance(current, MappingNode):
+            place = current.key_places.get(part, place)
+            current = current.values.get(part)
+        elif isinstance(current, SequenceNode):
+            current = current.values[int(part)]
+            place = current.place
+    return place
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

@@ -1,0 +1,86 @@
+"""Section `control-plane`: where the front end listens, its limits and time-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.edge.configuration.conflict import KeyConflictError
+from pointsman.edge.configuration.duration import Duration
+from pointsman.edge.configuration.size import Size
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one request may take. Generous: they are there to end what hangs, not what is slow."""
+
+    connect: Annotated[Duration, Meta(description="To connect to an engine.")] = Duration(5)
+    first_byte: Annotated[
+        Duration, Meta(description="From the request's dispatch to the first byte of the engine's answer.")
+    ] = Duration(600)
+    idle: Annotated[Duration, Meta(description="Between two bytes of an answer.")] = Duration(300)
+    total: Annotated[
+        Duration | None, Meta(description="From the request's arrival to the end of its answer; `none`: no limit.")
+    ] = None
+    client: Annotated[
+        Duration, Meta(description="For a client to send its request, and to take bytes that wait for it.")
+    ] = Duration(60)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a request may be."""
+
+    max_body_bytes: Annotated[Size, Meta(description="Longest body; a longer one gets 413.")] = Size(64 * 2**20)
+    max_header_bytes: Annotated[Size, Meta(description="All header lines together; more gets 431.")] = Size(64 * 2**10)
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """Certificate with which the front end listens."""
+
+    certificate: Annotated[str, Meta(min_length=1, description="PEM file with the certificate and its chain.")]
+    key: Annotated[str, Meta(min_length=1, description="PEM file with the private key.")]
+
+
+class EngineTls(msgspec.Struct, frozen=True, kw_only=True):
+    """How engines with `https://` URLs are checked."""
+
+    ca: Annotated[str, Meta(min_length=1, description="PEM file of the authorities that may sign engines.")]
+
+
+class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the front end listens, its limits and time-outs."""
+
+    listen_host: Annotated[
+        str, Meta(min_length=1, description="Address to listen at; `0.0.0.0` lets other machines in.")
+    ] = "127.0.0.1"
+    listen_port: Annotated[int, Meta(ge=0, le=65535, description="Port for clients; 0 takes a free one.")] = 8080
+    admin_host: Annotated[
+        str, Meta(min_length=1, description="Address of the admin port, which has no authentication.")
+    ] = "127.0.0.1"
+    admin_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port for metrics, status and control; 0 takes a free one.")
+    ] = 8081
+    heartbeat_interval: Annotated[Duration, Meta(description="Between two probes of an engine.")] = Duration(5)
+    health_check_enabled: Annotated[
+        bool, Meta(description="Probe engines, and send nothing to those that don't answer.")
+    ] = True
+    shutdown_grace: Annotated[
+        Duration, Meta(description="What requests in flight get to finish when the front end stops.")
+    ] = Duration(30)
+    debug_headers: Annotated[
+        bool, Meta(description="Honour `x-pointsman-explain` and `x-pointsman-worker` of any client.")
+    ] = False
+    timeouts: Annotated[Timeouts, Meta(description="How long one request may take.")] = Timeouts()
+    limits: Annotated[Limits, Meta(description="How large a request may be.")] = Limits()
+    tls: Annotated[Tls | None, Meta(description="Certificate to listen with; absent: plain HTTP.")] = None
+    engine_tls: Annotated[
+        EngineTls | None, Meta(description="How engines with `https://` are checked; absent: the system's authorities.")
+    ] = None
+
+    not_built: ClassVar[Mapping[str, str]] = {"health_canary": "probing engines with a small generation"}
+
+    def __post_init__(self) -> None:
+        if self.listen_port == self.admin_port != 0 and self.listen_host == self.admin_host:
+            raise KeyConflictError("admin_port", f"{self.admin_port} is listen_port too; choose another one")

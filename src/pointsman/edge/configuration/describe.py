@@ -1,0 +1,93 @@
+"""What a configuration type accepts, in words; messages and docs/configuration.md use the same ones."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from pointsman.edge.configuration.duration import Duration
+from pointsman.edge.configuration.engine_url import EngineUrl
+from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.configuration.secret import Secret
+from pointsman.edge.configuration.size import Size
+
+PARSED_TYPES: tuple[type[Duration | EngineUrl | RouteKey | Secret | Size], ...] = (
+    Duration,
+    EngineUrl,
+    RouteKey,
+    Secret,
+    Size,
+)
+"""Types that read themselves: `parse(value)`, and `expected` says what that takes."""
+
+
+def without_annotation(kind: Any) -> tuple[Any, msgspec.Meta]:
+    """The bare type and its constraints."""
+    if get_origin(kind) is Annotated:
+        metas = [m for m in kind.__metadata__ if isinstance(m, msgspec.Meta)]
+        return kind.__origin__, metas[0] if metas else msgspec.Meta()
+    return kind, msgspec.Meta()
+
+
+def union_members(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; a type that is none is its only member."""
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def struct_of(kind: Any) -> type[msgspec.Struct] | None:
+    """The section that a type stands for, optional or not."""
+    for member in union_members(without_annotation(kind)[0]):
+        bare, _ = without_annotation(member)
+        if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
+            return bare
+    return None
+
+
+def item_of(kind: Any) -> Any | None:
+    """The type of a list's items, None if the type is no list."""
+    for member in union_members(without_annotation(kind)[0]):
+        if get_origin(member) is tuple:
+            return get_args(member)[0]
+    return None
+
+
+def expected(kind: Any) -> str:
+    """For example `an integer from 1 to 65535, or none`."""
+    bare, meta = without_annotation(kind)
+    return ", or ".join(dict.fromkeys(_expected_one(member, meta) for member in union_members(bare)))
+
+
+def _expected_one(kind: Any, meta: msgspec.Meta) -> str:
+    if kind is type(None):
+        return "none"
+    if kind in PARSED_TYPES:
+        return str(kind.expected)
+    if kind is bool:
+        return "true or false"
+    if kind is int:
+        return f"an integer{_range(meta)}"
+    if kind is str:
+        return "text" if meta.pattern is None else "text of letters, digits and . _ : - [ ]"
+    if get_origin(kind) is tuple:
+        return f"a list, each item {expected(get_args(kind)[0])}"
+    choices = list(_choices(kind))
+    if choices:
+        return "one of " + ", ".join(choices)
+    return "keys and values"
+
+
+def _range(meta: msgspec.Meta) -> str:
+    if meta.ge is not None and meta.le is not None:
+        return f" from {meta.ge} to {meta.le}"
+    return f" of at least {meta.ge}" if meta.ge is not None else ""
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    if get_origin(kind) is Literal:
+        yield from (str(choice) for choice in get_args(kind))
+    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+        yield from (str(choice.value) for choice in kind)

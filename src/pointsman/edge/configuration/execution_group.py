@@ -1,0 +1,89 @@
+"""Section `execution-group`: the engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.core.model.worker import Role
+from pointsman.edge.configuration.conflict import KeyConflictError
+from pointsman.edge.configuration.engine_url import EngineUrl
+from pointsman.edge.configuration.secret import Secret
+
+EngineKind = Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"]
+ModelName = Annotated[str, Meta(min_length=1)]
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine. All but the URL is learned from the engine, unless it is said here."""
+
+    url: Annotated[EngineUrl, Meta(description="Where it listens: `http://host:port` or `https://host:port`.")]
+    name: Annotated[
+        str | None,
+        Meta(
+            min_length=1,
+            max_length=128,
+            pattern="^[A-Za-z0-9._:\\[\\]-]+$",
+            description="Name in metrics, logs and headers; default `host:port`.",
+        ),
+    ] = None
+    kind: Annotated[EngineKind | None, Meta(description="Which engine it is; default: found out by asking it.")] = None
+    node_role: Annotated[Role, Meta(description="Which stages it computes.")] = Role.BOTH
+    gpu_count: Annotated[int, Meta(ge=0, description="GPUs that it uses; 0 on a CPU.")] = 1
+    max_batch_size: Annotated[int | None, Meta(ge=1, description="Sequences that it computes at once.")] = None
+    queue_depth_threshold: Annotated[
+        int | None, Meta(ge=1, description="With that many requests waiting at the engine it gets no more.")
+    ] = None
+    models: Annotated[
+        tuple[ModelName, ...] | None,
+        Meta(min_length=1, description="Names of models to offer, instead of those that the engine lists."),
+    ] = None
+    kv_capacity_tokens: Annotated[int | None, Meta(ge=1, description="Tokens that its KV cache holds.")] = None
+    api_key_env: Annotated[
+        str | None, Meta(min_length=1, description="Environment variable that holds the key this engine wants.")
+    ] = None
+    api_key: Annotated[
+        Secret | None, Meta(description="The key itself; `api_key_env` keeps it out of the file. Never printed.")
+    ] = None
+
+    not_built: ClassVar[Mapping[str, str]] = {
+        "kv_cache_transfer": "moving KV cache between engines",
+        "cache_transport": "moving KV cache between engines",
+    }
+    not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
+        "node_role": {
+            "prefill": "engines that only prefill",
+            "decode": "engines that only decode",
+        },
+    }
+
+    def __post_init__(self) -> None:
+        if self.api_key is not None and self.api_key_env is not None:
+            raise KeyConflictError("api_key", "api_key_env is given too; keep one of them")
+
+    @property
+    def engine_name(self) -> str:
+        """The name, or `host:port`."""
+        return self.name if self.name is not None else self.url.host_and_port
+
+
+class ExecutionGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The engines."""
+
+    nodes: Annotated[tuple[Node, ...], Meta(description="One entry an engine.")] = ()
+
+    def __post_init__(self) -> None:
+        first_with_url: dict[str, int] = {}
+        first_with_name: dict[str, int] = {}
+        for index, node in enumerate(self.nodes):
+            same_url = first_with_url.setdefault(node.url, index)
+            if same_url != index:
+                raise KeyConflictError(
+                    f"nodes[{index}].url", f"nodes[{same_url}] has the same URL; name each engine once"
+                )
+            same_name = first_with_name.setdefault(node.engine_name, index)
+            if same_name != index:
+                raise KeyConflictError(f"nodes[{index}].name", f"nodes[{same_name}] is called {node.engine_name!r} too")

@@ -1,0 +1,55 @@
+"""Section `routing`: who decides, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.edge.configuration.conflict import KeyConflictError
+from pointsman.edge.configuration.duration import Duration
+from pointsman.edge.configuration.route_key import RouteKey
+
+AUTO = "auto"
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """Who decides, and by what."""
+
+    policy: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Name of the policy (`pointsman policies` lists them); `auto` is `prefix`.",
+        ),
+    ] = AUTO
+    route_key: Annotated[
+        RouteKey | None, Meta(description="What says that requests belong together; the policy `session` needs it.")
+    ] = None
+    prefix_ttl: Annotated[
+        Duration, Meta(description="How long a prefix is thought to be cached where it was last sent.")
+    ] = Duration(3600)
+    text_block_bytes: Annotated[
+        int, Meta(ge=16, le=65536, description="Bytes of prompt a block key stands for, where tokens are unknown.")
+    ] = 128
+    fallback_to_local: Annotated[
+        bool, Meta(description="If a remote prefill or pull fails, the chosen engine computes itself.")
+    ] = True
+    preempt_enabled: Annotated[bool, Meta(description="Let urgent requests interrupt others.")] = False
+
+    not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
+        "policy": {"kv": "routing by KV events", "cost": "routing by predicted time"},
+        "preempt_enabled": {True: "preemption"},
+        "fallback_to_local": {False: "remote prefill, without which there is nothing to fall back from"},
+    }
+
+    def __post_init__(self) -> None:
+        if self.policy == "session" and self.route_key is None:
+            raise KeyConflictError("policy", f"session needs routing.route_key: {RouteKey.expected}")
+
+    @property
+    def policy_name(self) -> str:
+        """The policy with `auto` resolved."""
+        return "prefix" if self.policy == AUTO else self.policy

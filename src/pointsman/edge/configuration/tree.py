@@ -1,0 +1,26 @@
+"""ConfigTree: the whole configuration, one attribute a section."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.edge.configuration.control_plane import ControlPlane
+from pointsman.edge.configuration.execution_group import ExecutionGroup
+from pointsman.edge.configuration.metrics import Metrics
+from pointsman.edge.configuration.routing import Routing
+
+
+class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole configuration. Every key has a default except an engine's `url`."""
+
+    control_plane: Annotated[
+        ControlPlane, Meta(description="Where the front end listens, its limits and time-outs.")
+    ] = msgspec.field(name="control-plane", default=ControlPlane())
+    execution_group: Annotated[ExecutionGroup, Meta(description="The engines.")] = msgspec.field(
+        name="execution-group", default=ExecutionGroup()
+    )
+    routing: Annotated[Routing, Meta(description="Who decides, and by what.")] = Routing()
+    metrics: Annotated[Metrics, Meta(description="What is read from engines and offered at `/metrics`.")] = Metrics()
