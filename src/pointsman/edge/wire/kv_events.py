@@ -1,0 +1,311 @@
+"""KV events on the wire: vLLM's and SGLang's msgpack batches inside three ZMQ frames.
+
+A batch is an array `[ts, events, rank?]` or a map, an event an array `[tag, field, ...]` or a map with its tag under
+`type`. Encoding writes the form asked for; decoding takes either, per message and per event. Fields equal to their
+default are left out, in arrays only at the end. Unknown keys and further array items are ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from pointsman.core.model.errors import PointsmanError
+
+BlockHash = int | bytes
+"""An engine's own id of a block: opaque, comparable within one engine only."""
+TokenKey = int | tuple[int, int]
+"""A token, or a pair of neighbours where an engine keys its cache by bigrams."""
+
+END_OF_REPLAY = (1 << 64) - 1
+"""Sequence number of the message that ends a replay (-1 as an unsigned number)."""
+
+
+class KvEventError(PointsmanError):
+    """Frames or a payload can't be understood; nothing of that message was used."""
+
+
+class EventForm(enum.StrEnum):
+    """How batches and events are written."""
+
+    MAP = "map"
+    """Events as maps inside an array batch: vLLM 0.28 and later."""
+    MAP_BATCH = "map_batch"
+    """The batch is a map as well: some newer vLLM."""
+    ARRAY = "array"
+    """Events as arrays: older vLLM, SGLang."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStored:
+    """Blocks became reusable. The fields are in the order in which arrays have them."""
+
+    block_hashes: tuple[BlockHash, ...]
+    parent_block_hash: BlockHash | None
+    """Block before the first of these; None = start of a sequence."""
+    token_ids: tuple[TokenKey, ...]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    """`GPU` unless an offload tier is meant; None = not said, which means GPU."""
+    lora_name: str | None = None
+    extra_keys: tuple[tuple[object, ...] | None, ...] | None = None
+    """What else went into each block's hash: multimodal ids, adapter, cache salt."""
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRemoved:
+    """Blocks are gone from one medium."""
+
+    block_hashes: tuple[BlockHash, ...]
+    medium: str | None = None
+    group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllBlocksCleared:
+    """All blocks of this rank are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEvent:
+    """An event with a tag that is not known here: something happened, nobody can say what."""
+
+    tag: str
+
+
+KvEvent = BlockStored | BlockRemoved | AllBlocksCleared | UnknownEvent
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events of one engine step, in order."""
+
+    ts: float
+    """Seconds since the epoch, by the engine's clock."""
+    events: tuple[KvEvent, ...]
+    dp_rank: int | None = None
+
+
+class EventFrames(NamedTuple):
+    """One message of an engine's PUB socket."""
+
+    topic: str
+    seq: int
+    payload: bytes
+
+
+_STORED_FIELDS = tuple(BlockStored.__dataclass_fields__)
+_REMOVED_FIELDS = tuple(BlockRemoved.__dataclass_fields__)
+_REQUIRED = {"BlockStored": 4, "BlockRemoved": 1, "AllBlocksCleared": 0}
+_RANK_KEYS = ("data_parallel_rank", "attn_dp_rank", "dp_rank")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder()
+
+
+def encode_batch(batch: EventBatch, form: EventForm = EventForm.MAP) -> bytes:
+    """Payload of one message."""
+    write = _event_array if form is EventForm.ARRAY else _event_map
+    events = [write(event) for event in batch.events]
+    if form is EventForm.MAP_BATCH:
+        body: dict[str, object] = {"ts": batch.ts, "events": events}
+        if batch.dp_rank is not None:
+            body["data_parallel_rank"] = batch.dp_rank
+        return _encoder.encode(body)
+    return _encoder.encode([batch.ts, events] if batch.dp_rank is None else [batch.ts, events, batch.dp_rank])
+
+
+def decode_batch(payload: bytes) -> EventBatch:
+    """Batch of one message, in any form; raises `KvEventError`."""
+    try:
+        raw: object = _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KvEventError(f"payload of {len(payload)} bytes is not msgpack: {error}") from error
+    if isinstance(raw, Mapping):
+        ts, events = raw.get("ts"), raw.get("events")
+        rank = next((raw[key] for key in _RANK_KEYS if raw.get(key) is not None), None)
+    elif isinstance(raw, list) and len(raw) >= 2:
+        ts, events = raw[0], raw[1]
+        rank = raw[2] if len(raw) > 2 else None
+    else:
+        raise KvEventError(f"a batch is an array [ts, events, rank] or a map, not {_kind(raw)}")
+    if not isinstance(ts, int | float) or not isinstance(events, list):
+        raise KvEventError(f"a batch needs a number as ts and a list as events, not {_kind(ts)} and {_kind(events)}")
+    if rank is not None and not isinstance(rank, int):
+        raise KvEventError(f"the rank of a batch is an integer, not {_kind(rank)}")
+    return EventBatch(float(ts), tuple(_event(event) for event in events), rank)
+
+
+def encode_frames(topic: str, seq: int, payload: bytes) -> list[bytes]:
+    """The three frames of a published message."""
+    return [topic.encode(), seq.to_bytes(8, "big"), payload]
+
+
+def decode_frames(frames: Sequence[bytes]) -> EventFrames:
+    """Topic, sequence number and payload of a published message; raises `KvEventError`."""
+    if len(frames) != 3 or len(frames[1]) != 8:
+        raise KvEventError(
+            f"a message has three frames (topic, 8-byte sequence number, payload), not {[len(f) for f in frames]} bytes"
+        )
+    return EventFrames(frames[0].decode(errors="replace"), int.from_bytes(frames[1], "big"), frames[2])
+
+
+def encode_replay_request(start_seq: int) -> list[bytes]:
+    """Frames that a DEALER sends to ask for all buffered batches from `start_seq` on."""
+    return [b"", start_seq.to_bytes(8, "big")]
+
+
+def decode_replay_reply(frames: Sequence[bytes]) -> tuple[int, bytes] | None:
+    """Sequence number and payload of one reply, None at the end of the replay; raises `KvEventError`."""
+    # Only the last two frames count: some publishers put one more empty frame before them.
+    if len(frames) < 2 or len(frames[-2]) != 8:
+        raise KvEventError("a replay reply ends with an 8-byte sequence number and a payload")
+    seq = int.from_bytes(frames[-2], "big")
+    return None if seq == END_OF_REPLAY else (seq, frames[-1])
+
+
+def _event_map(event: KvEvent) -> dict[str, object]:
+    body: dict[str, object] = {"type": _tag(event)}
+    values = _values(event)
+    required = _REQUIRED.get(_tag(event), 0)
+    for index, (name, value) in enumerate(values):
+        if index < required or value is not None:
+            body[name] = value
+    return body
+
+
+def _event_array(event: KvEvent) -> list[object]:
+    values = [value for _, value in _values(event)]
+    required = _REQUIRED.get(_tag(event), 0)
+    while len(values) > required and values[-1] is None:
+        values.pop()
+    return [_tag(event), *values]
+
+
+def _tag(event: KvEvent) -> str:
+    return event.tag if isinstance(event, UnknownEvent) else type(event).__name__
+
+
+def _values(event: KvEvent) -> list[tuple[str, object]]:
+    if isinstance(event, BlockStored):
+        return [(name, getattr(event, name)) for name in _STORED_FIELDS]
+    if isinstance(event, BlockRemoved):
+        return [(name, getattr(event, name)) for name in _REMOVED_FIELDS]
+    return []
+
+
+def _event(raw: object) -> KvEvent:
+    if isinstance(raw, Mapping):
+        tag = raw.get("type")
+        fields: Mapping[str, object] = raw
+    elif isinstance(raw, list) and raw:
+        tag = raw[0]
+        names = _STORED_FIELDS if tag == "BlockStored" else _REMOVED_FIELDS
+        fields = dict(zip(names, raw[1:], strict=False))
+    else:
+        raise KvEventError(f"an event is an array [tag, ...] or a map with a type, not {_kind(raw)}")
+    if tag == "BlockStored":
+        return _stored(fields)
+    if tag == "BlockRemoved":
+        return _removed(fields)
+    if tag == "AllBlocksCleared":
+        return AllBlocksCleared()
+    if isinstance(tag, str):
+        return UnknownEvent(tag)
+    raise KvEventError(f"the tag of an event is a string, not {_kind(tag)}")
+
+
+def _stored(fields: Mapping[str, object]) -> BlockStored:
+    parent = fields.get("parent_block_hash")
+    if parent is not None and not isinstance(parent, int | bytes):
+        raise KvEventError(f"BlockStored.parent_block_hash is an integer, bytes or nil, not {_kind(parent)}")
+    size = _integer(fields, "block_size")
+    if size is None or size < 1:
+        raise KvEventError(f"BlockStored.block_size is a positive integer, not {fields.get('block_size')!r}")
+    return BlockStored(
+        block_hashes=_hashes(fields, "BlockStored"),
+        parent_block_hash=parent,
+        token_ids=_tokens(fields.get("token_ids")),
+        block_size=size,
+        lora_id=_integer(fields, "lora_id"),
+        medium=_text(fields, "medium"),
+        lora_name=_text(fields, "lora_name"),
+        extra_keys=_extra_keys(fields.get("extra_keys")),
+        group_idx=_integer(fields, "group_idx"),
+        kv_cache_spec_kind=_text(fields, "kv_cache_spec_kind"),
+        kv_cache_spec_sliding_window=_integer(fields, "kv_cache_spec_sliding_window"),
+        locality=_text(fields, "locality"),
+        ownership=_text(fields, "ownership"),
+        session_id=_text(fields, "session_id"),
+    )
+
+
+def _removed(fields: Mapping[str, object]) -> BlockRemoved:
+    return BlockRemoved(
+        block_hashes=_hashes(fields, "BlockRemoved"),
+        medium=_text(fields, "medium"),
+        group_idx=_integer(fields, "group_idx"),
+        locality=_text(fields, "locality"),
+        ownership=_text(fields, "ownership"),
+    )
+
+
+def _hashes(fields: Mapping[str, object], tag: str) -> tuple[BlockHash, ...]:
+    value = fields.get("block_hashes")
+    if not isinstance(value, list) or not all(isinstance(item, int | bytes) for item in value):
+        raise KvEventError(f"{tag}.block_hashes is a list of integers or bytes, not {_kind(value)}")
+    return tuple(value)
+
+
+def _tokens(value: object) -> tuple[TokenKey, ...]:
+    if not isinstance(value, list):
+        raise KvEventError(f"BlockStored.token_ids is a list, not {_kind(value)}")
+    if all(type(item) is int for item in value):
+        return tuple(value)
+    pairs: list[TokenKey] = []
+    for item in value:
+        if isinstance(item, int):
+            pairs.append(item)
+        elif isinstance(item, list) and len(item) == 2 and all(isinstance(part, int) for part in item):
+            pairs.append((item[0], item[1]))
+        else:
+            raise KvEventError(f"BlockStored.token_ids holds integers or pairs of them, not {_kind(item)}")
+    return tuple(pairs)
+
+
+def _extra_keys(value: object) -> tuple[tuple[object, ...] | None, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise KvEventError(f"BlockStored.extra_keys is a list or nil, not {_kind(value)}")
+    return tuple(None if item is None else tuple(item) if isinstance(item, list) else (item,) for item in value)
+
+
+def _integer(fields: Mapping[str, object], name: str) -> int | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, int):
+        raise KvEventError(f"{name} of a KV event is an integer or nil, not {_kind(value)}")
+    return value
+
+
+def _text(fields: Mapping[str, object], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise KvEventError(f"{name} of a KV event is a string or nil, not {_kind(value)}")
+    return value
+
+
+def _kind(value: object) -> str:
+    return "nil" if value is None else type(value).__name__
