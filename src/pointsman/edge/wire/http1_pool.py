@@ -1,0 +1,145 @@
+"""Connections to upstreams, kept for the next request."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+
+from pointsman.edge.wire.errors import UpstreamConnectError
+from pointsman.edge.wire.http1_upstream import UpstreamConnection
+from pointsman.edge.wire.origin import Origin
+
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class UpstreamPool:
+    """Idle connections by origin, the last one used first."""
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 5.0,
+        max_idle_per_origin: int = 256,
+        idle_timeout_s: float = 30.0,
+        ssl_context: tls.SSLContext | None = None,
+    ):
+        self._connect_timeout_s = connect_timeout_s
+        self._max_idle = max_idle_per_origin
+        self._idle_timeout_s = idle_timeout_s
+        self._ssl_context = ssl_context
+        self._idle: dict[Origin, list[UpstreamConnection]] = {}
+        self._open: set[UpstreamConnection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Future[None] | None = None
+        self._closing = False
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that are open, idle or busy."""
+        return len(self._open)
+
+    def idle_connection(self, origin: Origin) -> UpstreamConnection | None:
+        """A kept connection, if there is one."""
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def connect(self, origin: Origin, *, fresh: bool = False) -> UpstreamConnection:
+        """A kept connection, or a new one (`fresh`: always). Raises UpstreamConnectError."""
+        connection = None if fresh else self.idle_connection(origin)
+        return connection or await self._open_new(origin)
+
+    async def _open_new(self, origin: Origin) -> UpstreamConnection:
+        if self._closing:
+            raise UpstreamConnectError(f"can't connect to {origin}: the pool is closed")
+        loop = asyncio.get_running_loop()
+        connection = UpstreamConnection(self, origin, loop)
+        context = self._context(origin)
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await loop.create_connection(
+                    lambda: connection,
+                    origin.host,
+                    origin.port,
+                    ssl=context,
+                    server_hostname=origin.host if context is not None else None,
+                )
+        except TimeoutError:
+            connection.abort()
+            raise UpstreamConnectError(
+                f"can't connect to {origin}: no answer within {self._connect_timeout_s:g} s"
+            ) from None
+        except (OSError, ValueError) as error:
+            connection.abort()
+            raise UpstreamConnectError(f"can't connect to {origin}: {error}") from error
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.usable:
+            self._open.add(connection)
+        return connection
+
+    def _context(self, origin: Origin) -> tls.SSLContext | None:
+        if origin.scheme != "https":
+            return None
+        if self._ssl_context is None:
+            self._ssl_context = tls.create_default_context()
+        return self._ssl_context
+
+    # ---- called by connections
+
+    def released(self, connection: UpstreamConnection) -> None:
+        """Keep it for the next request."""
+        idle = self._idle.setdefault(connection.origin, [])
+        if self._closing or len(idle) >= self._max_idle:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_since_s = loop.time()
+        idle.append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._idle_timeout_s / 2, self._drop_expired)
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """Forget it."""
+        self._open.discard(connection)
+        idle = self._idle.get(connection.origin)
+        if idle and connection in idle:
+            idle.remove(connection)
+        if not self._open and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
+
+    def _drop_expired(self) -> None:
+        loop = asyncio.get_running_loop()
+        oldest_s = loop.time() - self._idle_timeout_s
+        for origin, idle in tuple(self._idle.items()):
+            expired = [c for c in idle if c.idle_since_s <= oldest_s]
+            kept = [c for c in idle if c.idle_since_s > oldest_s]
+            if kept:
+                self._idle[origin] = kept
+            else:
+                del self._idle[origin]
+            for connection in expired:
+                connection.abort()
+        self._sweep = loop.call_later(self._idle_timeout_s / 2, self._drop_expired) if self._idle else None
+
+    async def close(self) -> None:
+        """Close all connections; exchanges in flight end with UpstreamClosed."""
+        self._closing = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._idle.clear()
+        if not self._open:
+            return
+        self._all_closed = asyncio.get_running_loop().create_future()
+        for connection in tuple(self._open):
+            connection.cut()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._all_closed
+        except TimeoutError:
+            return

@@ -1,0 +1,322 @@
+"""One connection to an upstream: sends requests one after the other, hands each answer to a sink as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol, cast
+
+import httptools
+
+from pointsman.edge.wire.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
+from pointsman.edge.wire.headers import Headers
+from pointsman.edge.wire.origin import Origin
+
+logger = logging.getLogger("pointsman.wire")
+
+_MAX_HEAD_BYTES = 256 * 1024
+_MAX_INTERIM = 16
+_JOIN_BYTES = 64 * 1024
+
+
+class ResponseSink(Protocol):
+    """Takes one answer. Exactly one of `on_end` and `on_error` ends it, and none comes after `abort()`."""
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Status and headers of the final answer."""
+
+    def on_data(self, data: bytes) -> None:
+        """Body bytes without chunk framing, at most one call for each read of the socket."""
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+
+    def on_error(self, error: UpstreamError) -> None:
+        """The answer can't be completed."""
+
+
+class ConnectionPool(Protocol):
+    """What a connection needs of its pool."""
+
+    def released(self, connection: UpstreamConnection) -> None:
+        """It may take another request."""
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """It is closed."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """A connection that the pool made. One exchange at a time; goes back to the pool by itself after `on_end`."""
+
+    __slots__ = (
+        "_complete",
+        "_exchanges",
+        "_head_bytes",
+        "_head_only",
+        "_head_ready",
+        "_head_sent",
+        "_headers",
+        "_interim",
+        "_keep_alive",
+        "_loop",
+        "_parser",
+        "_parts",
+        "_paused",
+        "_pool",
+        "_received",
+        "_sink",
+        "_status",
+        "_surplus",
+        "_transport",
+        "_until_eof",
+        "idle_since_s",
+        "origin",
+        "reused",
+    )
+
+    def __init__(self, pool: ConnectionPool, origin: Origin, loop: asyncio.AbstractEventLoop):
+        self._pool = pool
+        self._loop = loop
+        self.origin = origin
+        self.reused = False
+        """It has served another request before."""
+        self.idle_since_s = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._sink: ResponseSink | None = None
+        self._exchanges = 0
+        self._paused = False
+        self._parts: list[bytes] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._head_only = False
+        self._head_ready = False
+        self._head_sent = False
+        self._complete = False
+        self._keep_alive = False
+        self._until_eof = False
+        self._surplus = False
+        self._received = False
+        self._interim = 0
+
+    # ---- what callers use
+
+    def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None:
+        """Send a request; `head` is complete, with its empty line. The sink is never called from within."""
+        if self._sink is not None:
+            raise RuntimeError("the connection is still busy with another exchange; take another one from the pool")
+        self.reused = self._exchanges > 0
+        self._exchanges += 1
+        self._sink = sink
+        self._head_only = head.startswith(b"HEAD ")
+        transport = self._transport
+        try:
+            if transport is None or transport.is_closing():
+                raise RuntimeError("closed")
+            if len(body) <= _JOIN_BYTES:
+                transport.write(head + body)
+            else:
+                transport.writelines((head, body))
+        except RuntimeError:
+            self._loop.call_soon(self._fail_closed, sink)
+
+    def abort(self) -> None:
+        """Close at once: the upstream sees its client leave. The sink hears nothing any more."""
+        self._sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def cut(self) -> None:
+        """Close at once; unlike after `abort`, the sink of an exchange in flight hears of it."""
+        self._ended(ConnectionAbortedError("cut here"))
+        self.abort()
+
+    def pause_reading(self) -> None:
+        """Take no more of the answer for now."""
+        transport = self._transport
+        if not self._paused and self._sink is not None and transport is not None and not transport.is_closing():
+            self._paused = True
+            transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more of the answer again."""
+        transport = self._transport
+        if self._paused:
+            self._paused = False
+            if transport is not None and not transport.is_closing():
+                transport.resume_reading()
+
+    @property
+    def usable(self) -> bool:
+        """Open, and free for a request."""
+        return self._sink is None and self._transport is not None and not self._transport.is_closing()
+
+    # ---- transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        stream = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self._transport = stream
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the upstream."""
+        sink = self._sink
+        if sink is None:
+            self.abort()  # idle: bytes that nobody asked for
+            return
+        self._received = True
+        error: UpstreamError | None = None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            error = UpstreamProtocolError(f"{self.origin} switched protocols, which was not asked for")
+        except httptools.HttpParserError as fault:
+            reason = fault.__context__ if isinstance(fault.__context__, UpstreamError) else fault
+            error = UpstreamProtocolError(f"{self.origin} sent a malformed answer: {reason}")
+        if not self._head_ready and error is None:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                error = UpstreamProtocolError(f"{self.origin} sent more than {_MAX_HEAD_BYTES} bytes of headers")
+        self._deliver(sink, error)
+
+    def eof_received(self) -> None:
+        """The upstream has closed its side."""
+        self._ended(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._pool.lost(self)
+        self._ended(exc)
+
+    # ---- parser callbacks
+
+    def on_message_begin(self) -> None:
+        """Parser: an answer begins."""
+        if self._complete:
+            self._surplus = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Parser: one header field, or a trailer, which is dropped."""
+        if not self._head_ready:
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Parser: the head is complete."""
+        if self._complete:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._skip_interim()
+            return
+        self._status = status
+        coding = length = None
+        for name, value in self._headers:
+            if name == b"transfer-encoding":
+                coding = value
+            elif name == b"content-length":
+                length = value
+        if coding is not None and coding.lower() != b"chunked":
+            raise UpstreamProtocolError(f"transfer-encoding {coding!r} is not known, only chunked is")
+        self._until_eof = coding is None and length is None and status not in (204, 304) and not self._head_only
+        self._head_ready = True
+        if self._head_only:
+            self._complete = True  # the parser can't be told that no body follows: it serves no other exchange
+
+    def _skip_interim(self) -> None:
+        self._headers = []
+        self._interim += 1
+        if self._interim > _MAX_INTERIM:
+            raise UpstreamProtocolError("too many interim answers")
+
+    def on_body(self, body: bytes) -> None:
+        """Parser: body bytes."""
+        if self._head_only or self._complete:
+            self._surplus = True
+        else:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Parser: the answer is complete."""
+        if not self._head_ready:
+            return  # an interim answer
+        if self._complete:
+            self._surplus = True
+            return
+        self._complete = True
+        self._keep_alive = self._parser.should_keep_alive()
+
+    # ---- handing over
+
+    def _deliver(self, sink: ResponseSink, error: UpstreamError | None) -> None:
+        try:
+            if self._head_ready and not self._head_sent:
+                self._head_sent = True
+                sink.on_head(self._status, tuple(self._headers))
+                if self._sink is not sink:
+                    return
+            parts = self._parts
+            if parts:
+                data = parts[0] if len(parts) == 1 else b"".join(parts)
+                parts.clear()
+                sink.on_data(data)
+                if self._sink is not sink:
+                    return
+        except Exception:
+            logger.exception("taking an answer of %s failed", self.origin)
+            error = UpstreamError("internal error while taking the answer; the log says more")
+            self._complete = False
+        if self._complete:
+            self._finish(sink, self._keep_alive and not self._surplus and error is None)
+        elif error is not None:
+            self._fail(sink, error)
+
+    def _finish(self, sink: ResponseSink, keep_alive: bool) -> None:
+        self._sink = None
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            if keep_alive and not transport.get_write_buffer_size():
+                self._reset()
+                self.resume_reading()
+                self._pool.released(self)
+            else:
+                transport.abort()
+        self._tell(sink, None)
+
+    def _fail(self, sink: ResponseSink, error: UpstreamError) -> None:
+        self.abort()
+        self._parts.clear()
+        self._tell(sink, error)
+
+    def _fail_closed(self, sink: ResponseSink) -> None:
+        if self._sink is sink:
+            self._fail(sink, self._closed(None))
+
+    def _ended(self, exc: Exception | None) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        if self._until_eof and self._head_sent and exc is None:
+            self._finish(sink, keep_alive=False)
+        else:
+            self._fail(sink, self._closed(exc))
+
+    def _closed(self, exc: Exception | None) -> UpstreamClosed:
+        when = "in the middle of its answer" if self._received else "before it answered"
+        why = f" ({exc})" if exc is not None else ""
+        return UpstreamClosed(
+            f"{self.origin} closed the connection {when}{why}", reused=self.reused, received=self._received
+        )
+
+    def _tell(self, sink: ResponseSink, error: UpstreamError | None) -> None:
+        # the sink belongs to another stream: its failure must not end this connection's callback
+        try:
+            if error is None:
+                sink.on_end()
+            else:
+                sink.on_error(error)
+        except Exception:
+            logger.exception("ending an answer of %s failed", self.origin)
