@@ -79,6 +79,12 @@ class Fleet:
         """True if any worker serves the model."""
         return len(self._group(model).workers) > 0
 
+    def context_tokens(self, model: str) -> int | None:
+        """The shortest known context among the model's workers."""
+        known = self.table.cells[Column.CONTEXT_TOKENS, self._group(model).slots]
+        known = known[known > 0]
+        return int(known.min()) if len(known) else None
+
     def models(self) -> dict[str, tuple[WorkerId, ...]]:
         """Model names → workers, in the order in which the workers joined."""
         found: dict[str, list[WorkerId]] = {}

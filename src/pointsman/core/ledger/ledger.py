@@ -78,9 +78,17 @@ class Ledger:
         """True if any worker, usable or not, serves the model."""
         return self._fleet.serves(model)
 
+    def context_tokens(self, model: str) -> int | None:
+        """The shortest context among the model's workers: what fits there fits everywhere. None where nobody told."""
+        return self._fleet.context_tokens(model)
+
     def models(self) -> dict[str, tuple[WorkerId, ...]]:
         """Model names → workers that serve them, over the whole fleet."""
         return self._fleet.models()
+
+    def holds(self, request_id: str) -> bool:
+        """True while a request is admitted and not ended."""
+        return request_id in self._flights
 
     def worker_of(self, request_id: str) -> WorkerId | None:
         """Where a request in flight runs."""

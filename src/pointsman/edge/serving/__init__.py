@@ -1,0 +1,1 @@
+"""The front end: entry, dispatch, relay, admin routes."""

@@ -1,0 +1,90 @@
+"""The admin port: metrics, status, control. Loopback by default, since it asks nobody for a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from pointsman.core.model.errors import EngineError, PolicyError
+from pointsman.edge.serving.policies import ActivePolicy
+from pointsman.edge.serving.status import Status
+from pointsman.edge.wire.errors import error_body
+
+
+class PolicyChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of `PUT /v1/policy`."""
+
+    policy: str
+
+
+class AdminServer:
+    """`GET /metrics`, `GET /v1/status`, `GET /v1/policies`, `PUT /v1/policy`, `GET /health`."""
+
+    def __init__(self, policy: ActivePolicy, status: Callable[[], Status], collector: Collector) -> None:
+        self._policy = policy
+        self._status = status
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(collector)
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises EngineError that names the port when it is taken."""
+        app = web.Application(client_max_size=64 * 1024)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/v1/status", self._get_status),
+                web.get("/v1/policies", self._get_policies),
+                web.put("/v1/policy", self._put_policy),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        self._runner = runner
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.close()
+            raise EngineError(
+                f"can't listen on admin port {host}:{port}: {error.strerror}; choose another one"
+            ) from error
+        self.port = runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return _json({"status": "ok"})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _get_status(self, request: web.Request) -> web.Response:
+        return _json(self._status())
+
+    async def _get_policies(self, request: web.Request) -> web.Response:
+        return _json({"policy": self._policy.configured_name, "policies": self._policy.names()})
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        try:
+            change = msgspec.json.decode(await request.read(), type=PolicyChange)
+            self._policy.switch(change.policy)
+        except (msgspec.MsgspecError, PolicyError) as error:
+            return web.Response(
+                status=400, body=error_body(400, str(error), param="policy"), content_type="application/json"
+            )
+        return await self._get_policies(request)
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

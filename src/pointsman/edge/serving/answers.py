@@ -1,0 +1,62 @@
+"""Answers of our own, and the headers of relayed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.view import Column, Exclusion
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.wire.errors import error_body
+from pointsman.edge.wire.headers import Headers
+from pointsman.edge.wire.http1_responder import Responder
+
+JSON = (b"content-type", b"application/json")
+EVENT_STREAM = b"text/event-stream"
+
+_NOT_RELAYED = frozenset(
+    (b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"upgrade", b"trailer", b"x-request-id")
+)
+
+
+def send_json(responder: Responder, status: int, value: object) -> None:
+    """A whole JSON answer."""
+    responder.send(status, [JSON], msgspec.json.encode(value))
+
+
+def send_error(
+    responder: Responder,
+    status: int,
+    message: str,
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[bytes, bytes] | None = None,
+) -> None:
+    """A whole answer in OpenAI's error shape."""
+    body = error_body(status, message, param=param, code=code)
+    responder.send(status, [JSON, *(headers or {}).items()], body)
+
+
+def relayed_headers(headers: Headers, exchange: Exchange, worker: str) -> list[tuple[bytes, bytes]]:
+    """The engine's headers, and who answered."""
+    kept = [header for header in headers if header[0] not in _NOT_RELAYED]
+    kept.append((b"x-request-id", exchange.client_request_id))
+    kept.append((b"x-pointsman-worker", worker.encode("latin-1", "replace")))
+    if exchange.explanation is not None:
+        kept.append((b"x-pointsman-explain", exchange.explanation))
+    return kept
+
+
+def reasons(decision: Decision, limit: int = 8) -> str:
+    """Why nobody could take a request: `a/0: draining; b/0: unreachable`."""
+    view = decision.view
+    exclusion = view.column(Column.EXCLUSION)
+    listed = [
+        f"{worker}: {Exclusion(int(code)).text}"
+        for worker, code in zip(view.workers[:limit], exclusion[:limit], strict=True)
+    ]
+    more = len(view) - len(listed)
+    return "; ".join(listed) + (f"; and {more} more" if more > 0 else "")

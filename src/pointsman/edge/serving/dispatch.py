@@ -1,0 +1,257 @@
+"""Dispatcher: decides for one request, sends it to the engine, and tells the ledger how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+from pointsman.edge.wire.body import ensure_stream_usage
+
+from pointsman.core.ledger.events import Admitted, AttemptFailed, Cancelled, Dispatched, Failed, Finished
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.errors import PointsmanError
+from pointsman.core.model.plan import Reject
+from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.policy import NO_TIMING
+from pointsman.edge.serving.answers import reasons, send_error
+from pointsman.edge.serving.clock import Clock
+from pointsman.edge.serving.engine_head import engine_headers
+from pointsman.edge.serving.engine_links import EngineLink, EngineLinks
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.explain import explanation_header
+from pointsman.edge.serving.policies import ActivePolicy
+from pointsman.edge.serving.relay import Ending, EngineTimeout, Relay
+from pointsman.edge.serving.timeouts import Timeouts
+from pointsman.edge.telemetry.traffic import Traffic
+from pointsman.edge.wire.http1_client import (
+    UpstreamClosed,
+    UpstreamConnectError,
+    UpstreamConnection,
+    UpstreamPool,
+    request_head,
+)
+
+MAX_ATTEMPTS = 3
+CLIENT_LEFT = 499
+"""Status under which requests of clients that left are counted; nobody sees it."""
+
+_log = logging.getLogger("pointsman.serving")
+
+
+class Dispatcher:
+    """Takes admitted requests to engines. One coroutine a request; cancelling it means that the client left."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        policy: ActivePolicy,
+        pool: UpstreamPool,
+        links: EngineLinks,
+        traffic: Traffic,
+        timeouts: Timeouts,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._ledger = ledger
+        self._policy = policy
+        self._pool = pool
+        self._links = links
+        self._traffic = traffic
+        self._timeouts = timeouts
+        self._clock = clock
+        self._rng = rng
+        self._notes_logged: set[tuple[str, str]] = set()
+
+    async def run(self, exchange: Exchange) -> None:
+        """From admission to the end of the answer. The ledger hears of exactly one ending."""
+        request = exchange.request
+        self._ledger.apply(Admitted(request, request.arrival_ms))
+        try:
+            await self._attempts(exchange)
+        except asyncio.CancelledError:
+            if self._ledger.holds(request.id):
+                self._ledger.apply(Cancelled(request.id, self._clock()))
+                self._traffic.responses[exchange.route, CLIENT_LEFT] += 1
+            raise
+        except BaseException as error:
+            if self._ledger.holds(request.id):
+                self._ledger.apply(Failed(request.id, self._clock(), f"internal error: {error!r}"))
+                self._traffic.responses[exchange.route, 500] += 1
+            raise
+
+    async def _attempts(self, exchange: Exchange) -> None:
+        """Only what never reached an engine is tried again: an engine that took a request may be computing it."""
+        tried: set[WorkerId] = set()
+        while True:
+            decision = self._decide(exchange, tried)
+            worker = decision.worker
+            if worker is None:
+                self._reject(exchange, decision, tried)
+                return
+            link = self._links.of(worker)
+            exchange.attempts += 1
+            try:
+                await self._attempt(exchange, worker, link)
+            except UpstreamConnectError as error:
+                tried.add(worker)
+                self._ledger.apply(
+                    AttemptFailed(exchange.request.id, self._clock(), str(error), unreachable=_refused(error))
+                )
+                self._traffic.retries["connect"] += 1
+                _log.warning("%s: %s; trying another worker", worker, error)
+                if exchange.attempts >= MAX_ATTEMPTS:
+                    self._fail(exchange, 503, f"no engine could be reached, the last was {worker}: {error}")
+                    return
+            else:
+                return
+
+    # ---- deciding
+
+    def _decide(self, exchange: Exchange, tried: set[WorkerId]) -> Decision:
+        """Decide and tell the ledger at once: the next decision sees this one."""
+        started = time.perf_counter()
+        request, ledger = exchange.request, self._ledger
+        now_ms = self._clock()
+        view = ledger.view(request, tried)
+        decision = self._policy.policy.decide(request, view, NO_TIMING, now_ms, self._rng)
+        worker = decision.worker
+        if worker is not None:
+            row = view.workers.index(worker)
+            if view.table[Column.EXCLUSION, row]:
+                reason = Exclusion(int(view.table[Column.EXCLUSION, row])).text
+                raise PointsmanError(f"policy {decision.policy} chose {worker}, which is excluded: {reason}")
+            ledger.apply(Dispatched(request.id, worker, now_ms, int(view.table[Column.CACHED_TOKENS, row])))
+        self._traffic.decision_s.observe(time.perf_counter() - started)
+        if decision.note is not None:
+            self._note(decision.policy, decision.note)
+        if exchange.explain:
+            exchange.explanation = explanation_header(decision)
+        return decision
+
+    def _note(self, policy: str, note: str) -> None:
+        self._traffic.notes[policy, note] += 1
+        if (policy, note) not in self._notes_logged:
+            self._notes_logged.add((policy, note))
+            _log.warning("policy %s: %s (said once; counted in pointsman_policy_fallbacks_total)", policy, note)
+
+    # ---- one attempt
+
+    async def _attempt(self, exchange: Exchange, worker: WorkerId, link: EngineLink) -> None:
+        body = exchange.incoming.body
+        if exchange.adds_usage and link.stream_usage:
+            body = ensure_stream_usage(body)
+        incoming = exchange.incoming
+        head = request_head(
+            incoming.method.encode(),
+            incoming.target,
+            link.origin,
+            engine_headers(incoming.headers, exchange.client_request_id, link.api_key),
+            len(body),
+        )
+        connection = self._pool.idle_connection(link.origin) or await self._pool.connect(link.origin)
+        relay = await self._relayed(exchange, worker, connection, head, body)
+        if _never_taken(relay, connection):
+            # An idle connection that the engine had closed already: nothing was read there, so a new one is safe.
+            self._traffic.retries["stale_connection"] += 1
+            connection = await self._pool.connect(link.origin, fresh=True)
+            relay = await self._relayed(exchange, worker, connection, head, body)
+        self._conclude(exchange, worker, relay)
+
+    async def _relayed(
+        self, exchange: Exchange, worker: WorkerId, connection: UpstreamConnection, head: bytes, body: bytes
+    ) -> Relay:
+        relay = Relay(exchange, worker, self._ledger, self._timeouts, self._clock)
+        relay.start(connection, head, body)
+        try:
+            await relay.done
+        except asyncio.CancelledError:
+            relay.abandon()
+            raise
+        return relay
+
+    # ---- endings
+
+    def _conclude(self, exchange: Exchange, worker: WorkerId, relay: Relay) -> None:
+        ending = relay.done.result()
+        if ending is Ending.COMPLETE:
+            self._finished(exchange, relay)
+        elif ending is Ending.BROKEN:
+            reason = "timeout" if isinstance(relay.error, EngineTimeout) else "engine_lost"
+            self._traffic.stream_errors[reason] += 1
+            self._traffic.responses[exchange.route, relay.status] += 1
+            self._ledger.apply(Failed(exchange.request.id, self._clock(), str(relay.error)))
+            _log.warning("%s: request %s broke after its first byte: %s", worker, exchange.request.id, relay.error)
+        elif isinstance(relay.error, EngineTimeout):
+            self._fail(exchange, 504, f"{relay.error}; it was not sent to another engine, since it was accepted")
+        else:
+            self._fail(exchange, 502, f"engine {worker} broke off before answering: {relay.error}")
+
+    def _finished(self, exchange: Exchange, relay: Relay) -> None:
+        usage = relay.usage
+        traffic = self._traffic
+        traffic.responses[exchange.route, relay.status] += 1
+        request = exchange.request
+        self._ledger.apply(
+            Finished(
+                request.id,
+                relay.last_ms,
+                prompt_tokens=usage.prompt_tokens if usage else None,
+                cached_tokens=usage.cached_tokens if usage else None,
+                output_tokens=usage.completion_tokens if usage else relay.events,
+            )
+        )
+        if relay.status >= 300 or relay.first_ms is None:
+            return
+        if usage is None:
+            traffic.missing_usage += 1
+        traffic.ttft_s.observe((relay.first_ms - request.arrival_ms) / 1000)
+        traffic.duration_s.observe((relay.last_ms - request.arrival_ms) / 1000)
+        if relay.events > 2:
+            traffic.itl_s.observe((relay.last_ms - relay.first_ms) / 1000 / (relay.events - 1))
+
+    def _reject(self, exchange: Exchange, decision: Decision, tried: set[WorkerId]) -> None:
+        plan = decision.plan
+        reason = plan.reason if isinstance(plan, Reject) else f"plan {plan} can't be carried out"
+        retry_after_ms = plan.retry_after_ms if isinstance(plan, Reject) else None
+        exclusion = decision.view.column(Column.EXCLUSION)
+        full = len(exclusion) > 0 and bool((exclusion == Exclusion.QUEUE_FULL).any())
+        self._fail(
+            exchange,
+            429 if full else 503,
+            f"{reason} for model {exchange.request.model!r} ({reasons(decision)})",
+            retry_after_s=(retry_after_ms or 1000.0) / 1000,
+            code="engines_full" if full else "no_engine_available",
+        )
+
+    def _fail(
+        self,
+        exchange: Exchange,
+        status: int,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        code: str | None = None,
+    ) -> None:
+        self._ledger.apply(Failed(exchange.request.id, self._clock(), message))
+        self._traffic.responses[exchange.route, status] += 1
+        headers = {b"x-request-id": exchange.client_request_id}
+        if retry_after_s is not None:
+            headers[b"retry-after"] = b"%d" % max(1, round(retry_after_s))
+        if exchange.explanation is not None:
+            headers[b"x-pointsman-explain"] = exchange.explanation
+        _log.warning("request %s: %d %s", exchange.request.id, status, message)
+        send_error(exchange.responder, status, message, code=code, headers=headers)
+
+
+def _never_taken(relay: Relay, connection: UpstreamConnection) -> bool:
+    error = relay.error
+    return isinstance(error, UpstreamClosed) and error.reused and not error.received
+
+
+def _refused(error: UpstreamConnectError) -> bool:
+    """Nobody listens there. A connection that took too long proves nothing: the engine may be busy."""
+    return isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, TimeoutError)

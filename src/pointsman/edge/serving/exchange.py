@@ -1,0 +1,31 @@
+"""Exchange: one client request on its way through the front end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pointsman.core.model.request import Request
+from pointsman.edge.wire.http1_request import IncomingRequest
+from pointsman.edge.wire.http1_responder import Responder
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Everything that dispatch and relay need of one request."""
+
+    route: str
+    """Path as clients call it, for metrics."""
+    incoming: IncomingRequest
+    responder: Responder
+    request: Request
+    client_request_id: bytes
+    """Echoed to the client and sent to the engine."""
+    streams: bool
+    adds_usage: bool
+    """The client did not ask for the usage event of its stream: we do, and keep it from the client."""
+    explain: bool = False
+    """The client wants the decision's summary in a header."""
+    explanation: bytes | None = None
+    attempts: int = 0
+    deadline_s: float | None = None
+    """On the event loop's clock."""

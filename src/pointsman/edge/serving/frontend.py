@@ -1,0 +1,150 @@
+"""Frontend: one front end, put together from its parts, started and stopped as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from pointsman.edge.cluster.prober import Prober
+
+from pointsman.core.ledger.events import Event, Tick, WorkerJoined
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.errors import EngineError
+from pointsman.edge.serving.admin import AdminServer
+from pointsman.edge.serving.clock import monotonic_ms
+from pointsman.edge.serving.dispatch import Dispatcher
+from pointsman.edge.serving.engine_links import EngineLinks
+from pointsman.edge.serving.intake import Intake, IntakeSettings
+from pointsman.edge.serving.metrics import FrontendCollector
+from pointsman.edge.serving.policies import ActivePolicy, load_registry
+from pointsman.edge.serving.routes import Routes
+from pointsman.edge.serving.settings import FrontendSettings
+from pointsman.edge.serving.status import Status, make_status
+from pointsman.edge.telemetry.traffic import Traffic
+from pointsman.edge.wire.http1_client import UpstreamPool
+from pointsman.edge.wire.http1_server import HttpServer
+
+TICK_S = 1.0
+
+_log = logging.getLogger("pointsman.serving")
+
+
+class Frontend:
+    """One front end. Make it inside a running event loop.
+
+    Raises PolicyError for an unknown policy; `start` raises EngineError when a port is taken.
+    """
+
+    def __init__(self, settings: FrontendSettings) -> None:
+        self._settings = settings
+        self._clock = monotonic_ms
+        self._stopping = False
+        self._tick_task: asyncio.Task[None] | None = None
+        self.traffic = Traffic()
+        self.ledger = Ledger(text_block_bytes=settings.text_block_bytes, prefix_ttl_ms=settings.prefix_ttl_s * 1000)
+        self.policy = ActivePolicy(load_registry(), settings.policy)
+        self.links = EngineLinks()
+        self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, ssl_context=settings.engine_tls)
+        self._keys = {source.name: source.api_key for source in settings.sources}
+        rng = random.Random(settings.seed)
+        dispatcher = Dispatcher(
+            self.ledger, self.policy, self.pool, self.links, self.traffic, settings.timeouts, self._clock, rng
+        )
+        intake = Intake(
+            self.ledger,
+            IntakeSettings(
+                settings.route_key, settings.text_block_bytes, settings.debug_headers, settings.timeouts.total_s
+            ),
+            self._clock,
+        )
+        routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: not self._stopping)
+        self._server = HttpServer(routes.handle, settings.limits)
+        self._admin = AdminServer(self.policy, self.status, self._collector())
+        self._prober = Prober(
+            settings.sources,
+            self.emit,
+            interval_s=settings.heartbeat_s,
+            clock=self._clock,
+            rng=random.Random(settings.seed),
+            ssl_context=settings.engine_tls,
+        )
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Listen and begin to look for the engines; does not wait for them."""
+        settings = self._settings
+        try:
+            await self._server.start(settings.host, settings.port, ssl=settings.tls, reuse_port=settings.reuse_port)
+        except OSError as error:
+            raise EngineError(
+                f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}; choose another --port"
+            ) from error
+        try:
+            await self._admin.start(settings.admin_host, settings.admin_port)
+        except EngineError:
+            await self._server.close()
+            raise
+        await self._prober.start()
+        self._tick_task = asyncio.create_task(self._ticks(), name="ledger ticks")
+        _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Unready at once; requests in flight get `grace_s` to end, then they are cut."""
+        self._stopping = True
+        await self._server.close(grace_s)
+        await self._prober.close()
+        if self._tick_task is not None:
+            self._tick_task.cancel()
+            await asyncio.gather(self._tick_task, return_exceptions=True)
+            self._tick_task = None
+        await self._admin.close()
+        await self.pool.close()
+
+    @property
+    def url(self) -> str:
+        """Base URL for clients."""
+        scheme = "https" if self._settings.tls is not None else "http"
+        return f"{scheme}://{_url_host(self._settings.host)}:{self._server.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Base URL of the admin port."""
+        return f"http://{_url_host(self._settings.admin_host)}:{self._admin.port}"
+
+    # ---- parts
+
+    def emit(self, event: Event) -> None:
+        """An event of the cluster on its way to the ledger."""
+        if isinstance(event, WorkerJoined):
+            self.links.joined(event.spec, self._keys.get(event.spec.id.rpartition("/")[0]))
+        self.ledger.apply(event)
+
+    def status(self) -> Status:
+        """The status document."""
+        models: dict[str, list[str]] = {model: list(workers) for model, workers in self.ledger.models().items()}
+        return make_status(
+            self.ledger.snapshot(), models, self.traffic, self.policy.configured_name, self.policy.policy.name
+        )
+
+    def _collector(self) -> FrontendCollector:
+        return FrontendCollector(
+            self.ledger.snapshot,
+            self.traffic,
+            lambda: {"clients": self._server.connections, "engines": self.pool.open_connections},
+            lambda: self.policy.policy.name,
+            queue_depth=self._settings.collect_queue_depth,
+            cache_tokens=self._settings.collect_cache_tokens,
+        )
+
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.ledger.apply(Tick(self._clock()))
+
+
+def _url_host(host: str) -> str:
+    if host in ("0.0.0.0", "::"):  # shown as an address that can be called from here
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,120 @@
+"""Intake: from a client's body to a Request of the core, or to an error that names the field."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.blocks import NO_KEYS, BlockKeys, salt_seed, text_block_keys
+from pointsman.core.model.request import Request
+from pointsman.core.model.worker import WorkerId
+from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.serving.clock import Clock
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.route_keys import route_key_of, tenant_of
+from pointsman.edge.wire import openai
+from pointsman.edge.wire.errors import BadRequest
+from pointsman.edge.wire.http1_request import IncomingRequest
+from pointsman.edge.wire.http1_responder import Responder
+
+EXPLAIN_HEADER = b"x-pointsman-explain"
+WORKER_HEADER = b"x-pointsman-worker"
+REQUEST_ID_HEADER = b"x-request-id"
+MAX_REQUEST_ID_BYTES = 128
+
+Parse = Callable[[bytes], openai.AnyRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeSettings:
+    """What intake is told at start."""
+
+    route_key: RouteKey | None
+    text_block_bytes: int
+    debug_headers: bool
+    total_timeout_s: float | None
+
+
+class Intake:
+    """Makes exchanges. Ids are unique over all front ends: a random part of this one and a counter."""
+
+    def __init__(self, ledger: Ledger, settings: IntakeSettings, clock: Clock) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._clock = clock
+        self._prefix = f"pm-{secrets.token_hex(6)}-"
+        self._count = itertools.count(1)
+
+    def exchange(
+        self, route: str, parse: Parse, incoming: IncomingRequest, responder: Responder, loop_time_s: float
+    ) -> Exchange:
+        """Check the body and describe the request. Raises BadRequest."""
+        body = parse(incoming.body)
+        self._check_model(body.model)
+        settings = self._settings
+        tenant = tenant_of(incoming)
+        request_id = f"{self._prefix}{next(self._count)}"
+        blocks = self._block_keys(body, tenant)
+        request = Request(
+            id=request_id,
+            model=body.model,
+            arrival_ms=self._clock(),
+            prompt_tokens=self._ledger.tokens_of_bytes(body.model, blocks.length),
+            blocks=blocks,
+            max_output_tokens=body.output_limit,
+            sequences=body.sequences,
+            route_key=route_key_of(settings.route_key, incoming, tenant),
+            tenant=tenant,
+            pinned_worker=self._pinned(incoming, body.model),
+        )
+        return Exchange(
+            route=route,
+            incoming=incoming,
+            responder=responder,
+            request=request,
+            client_request_id=_client_request_id(incoming) or request_id.encode(),
+            streams=body.streams,
+            adds_usage=body.streams and body.takes_stream_options and not body.wants_usage,
+            explain=settings.debug_headers and incoming.header(EXPLAIN_HEADER) == b"1",
+            deadline_s=None if settings.total_timeout_s is None else loop_time_s + settings.total_timeout_s,
+        )
+
+    def _check_model(self, model: str) -> None:
+        if self._ledger.serves(model):
+            return
+        known = sorted(self._ledger.models())
+        listed = f"known: {', '.join(known[:20])}" if known else "no engine has been reached yet"
+        raise BadRequest(404, f"model {model!r} is not served here; {listed}", "model", "model_not_found")
+
+    def _block_keys(self, body: openai.AnyRequest, tenant: str | None) -> BlockKeys:
+        """Tenants never share keys; neither do prompts whose tools differ, since these come first in the prompt."""
+        prompt = openai.prompt_bytes(body)
+        if not prompt:
+            return NO_KEYS
+        seed = salt_seed(body.model.encode(), (tenant or "").encode(), openai.prefix_salt(body))
+        return text_block_keys(prompt, self._settings.text_block_bytes, seed)
+
+    def _pinned(self, incoming: IncomingRequest, model: str) -> WorkerId | None:
+        if not self._settings.debug_headers:
+            return None
+        named = incoming.header(WORKER_HEADER)
+        if named is None:
+            return None
+        workers = self._ledger.models().get(model, ())
+        worker = WorkerId(named.decode("latin-1"))
+        if worker not in workers:
+            raise BadRequest(
+                400,
+                f"header x-pointsman-worker: {worker!r} does not serve {model!r}; those who do: {', '.join(workers)}",
+                "x-pointsman-worker",
+                "unknown_worker",
+            )
+        return worker
+
+
+def _client_request_id(incoming: IncomingRequest) -> bytes | None:
+    given = incoming.header(REQUEST_ID_HEADER)
+    return given if given and len(given) <= MAX_REQUEST_ID_BYTES else None

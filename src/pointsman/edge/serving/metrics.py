@@ -1,0 +1,143 @@
+"""Prometheus metrics of the front end, made from the ledger and the traffic's counters when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
+from pointsman.edge.telemetry import names
+from pointsman.edge.telemetry.histogram import Histogram
+from pointsman.edge.telemetry.names import Metric
+from pointsman.edge.telemetry.traffic import Traffic
+
+Value = Callable[[WorkerSnapshot], float | None]
+
+_WORKER_GAUGES: tuple[tuple[Metric, Value], ...] = (
+    (names.WORKER_RUNNING, lambda w: w.running),
+    (names.WORKER_PREFILL, lambda w: w.prefill_tokens),
+    (names.WORKER_KV, lambda w: w.kv_tokens),
+)
+_QUEUE_GAUGES: tuple[tuple[Metric, Value], ...] = (
+    (names.WORKER_FOREIGN, lambda w: w.foreign),
+    (names.WORKER_QUEUED, lambda w: w.queued),
+    (names.WORKER_KV_USE, lambda w: w.kv_use),
+)
+_WORKER_COUNTERS: tuple[tuple[Metric, Value], ...] = (
+    (names.WORKER_DISPATCHED, lambda w: w.totals.dispatched),
+    (names.WORKER_FAILED, lambda w: w.totals.failed + w.totals.attempts_failed),
+    (names.WORKER_CANCELLED, lambda w: w.totals.cancelled),
+)
+_CACHE_COUNTERS: tuple[tuple[Metric, Value], ...] = (
+    (names.WORKER_PREDICTED, lambda w: w.totals.predicted_cached_tokens),
+    (names.WORKER_REPORTED, lambda w: w.totals.reported_cached_tokens),
+    (names.WORKER_PROMPT, lambda w: w.totals.reported_prompt_tokens),
+)
+
+
+class FrontendCollector(Collector):
+    """Registered with a prometheus_client registry; reads the state at every scrape."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], FleetSnapshot],
+        traffic: Traffic,
+        connections: Callable[[], dict[str, int]],
+        policy: Callable[[], str],
+        *,
+        queue_depth: bool = True,
+        cache_tokens: bool = True,
+    ) -> None:
+        self._snapshot = snapshot
+        self._traffic = traffic
+        self._connections = connections
+        self._policy = policy
+        self._gauges = _WORKER_GAUGES + (_QUEUE_GAUGES if queue_depth else ())
+        self._counters = _WORKER_COUNTERS + (_CACHE_COUNTERS if cache_tokens else ())
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """All families."""
+        fleet = self._snapshot()
+        yield from self._traffic_families()
+        yield from self._fleet_families(fleet)
+        yield _ready_family(fleet.workers)
+        for metric, value in self._gauges:
+            yield _worker_family(GaugeMetricFamily(metric.name, metric.help, labels=["worker"]), fleet.workers, value)
+        for metric, value in self._counters:
+            yield _worker_family(CounterMetricFamily(metric.name, metric.help, labels=["worker"]), fleet.workers, value)
+
+    def _traffic_families(self) -> Iterator[MetricFamily]:
+        traffic = self._traffic
+        yield _counter(
+            names.REQUESTS, ("route", "status"), (((r, str(s)), n) for (r, s), n in traffic.responses.items())
+        )
+        yield _counter(names.RETRIES, ("reason",), (((r,), n) for r, n in traffic.retries.items()))
+        yield _counter(names.FALLBACKS, ("policy", "note"), traffic.notes.items())
+        yield _counter(names.STREAM_ERRORS, ("reason",), (((r,), n) for r, n in traffic.stream_errors.items()))
+        yield _counter(names.MISSING_USAGE, (), [((), traffic.missing_usage)])
+        for metric, histogram in (
+            (names.TTFT, traffic.ttft_s),
+            (names.ITL, traffic.itl_s),
+            (names.DURATION, traffic.duration_s),
+            (names.DECISION, traffic.decision_s),
+        ):
+            yield _histogram(metric, histogram)
+
+    def _fleet_families(self, fleet: FleetSnapshot) -> Iterator[MetricFamily]:
+        totals = fleet.totals
+        yield _gauge(names.IN_FLIGHT, ("state",), [(("waiting",), fleet.waiting), (("running",), fleet.running)])
+        yield _counter(
+            names.TOKENS,
+            ("kind",),
+            [
+                (("prompt",), totals.prompt_tokens),
+                (("cached",), totals.reported_cached_tokens),
+                (("output",), totals.output_tokens),
+            ],
+        )
+        yield _gauge(names.INDEXED_BLOCKS, (), [((), fleet.indexed_blocks)])
+        yield _gauge(names.CONNECTIONS, ("side",), (((side,), n) for side, n in self._connections().items()))
+        yield _gauge(names.POLICY, ("policy",), [((self._policy(),), 1)])
+
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+def _counter(metric: Metric, labels: tuple[str, ...], samples: Samples) -> MetricFamily:
+    family = CounterMetricFamily(metric.name, metric.help, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+def _gauge(metric: Metric, labels: tuple[str, ...], samples: Samples) -> MetricFamily:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+def _histogram(metric: Metric, histogram: Histogram) -> MetricFamily:
+    family = HistogramMetricFamily(metric.name, metric.help)
+    family.add_metric([], histogram.cumulative(), histogram.sum)
+    return family
+
+
+def _ready_family(workers: Iterable[WorkerSnapshot]) -> MetricFamily:
+    family = GaugeMetricFamily(names.WORKER_READY.name, names.WORKER_READY.help, labels=["worker", "state"])
+    for worker in workers:
+        family.add_metric([worker.id, worker.state], 1.0 if worker.usable else 0.0)
+    return family
+
+
+def _worker_family(
+    family: GaugeMetricFamily | CounterMetricFamily, workers: Iterable[WorkerSnapshot], value: Value
+) -> MetricFamily:
+    for worker in workers:
+        number = value(worker)
+        if number is not None:
+            family.add_metric([worker.id], number)
+    return family

@@ -1,0 +1,274 @@
+"""Relay: one engine's answer on its way to the client, as bytes.
+
+Called from the engine connection's callbacks; nothing here awaits, and no task or queue exists per chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+
+from pointsman.edge.wire.sse import StreamScanner
+from pointsman.edge.wire.usage import Usage, usage_of_body
+
+from pointsman.core.ledger.events import FirstToken, Progress
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.errors import PointsmanError
+from pointsman.edge.serving.answers import EVENT_STREAM, relayed_headers
+from pointsman.edge.serving.clock import Clock
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.timeouts import Timeouts
+from pointsman.edge.wire.errors import error_body
+from pointsman.edge.wire.headers import Headers
+from pointsman.edge.wire.http1_client import UpstreamConnection, UpstreamError
+
+PROGRESS_EVERY_TOKENS = 32
+"""How often a stream tells the ledger that its KV grew: often enough for load, seldom enough to cost nothing."""
+MAX_BODY_KEPT_BYTES = 32 * 2**20
+"""A plain answer is kept up to this size to find its usage at the end."""
+
+
+class Ending(enum.Enum):
+    """How an attempt ended."""
+
+    COMPLETE = "complete"
+    NOTHING_SENT = "nothing sent"
+    """The engine failed before the client got a byte: another answer is still possible."""
+    BROKEN = "broken"
+    """It failed after the first byte."""
+
+
+class EngineTimeout(PointsmanError):
+    """The engine kept a request waiting beyond a limit."""
+
+
+class Relay:
+    """Sink of one engine response. `done` resolves once, with how it ended."""
+
+    __slots__ = (
+        "_clock",
+        "_connection",
+        "_exchange",
+        "_first_ms",
+        "_kept",
+        "_kept_bytes",
+        "_last_data_s",
+        "_last_ms",
+        "_ledger",
+        "_loop",
+        "_reported_tokens",
+        "_scanner",
+        "_timeouts",
+        "_timer",
+        "_worker",
+        "done",
+        "error",
+        "status",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        worker: str,
+        ledger: Ledger,
+        timeouts: Timeouts,
+        clock: Clock,
+    ) -> None:
+        self._exchange = exchange
+        self._worker = worker
+        self._ledger = ledger
+        self._timeouts = timeouts
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._connection: UpstreamConnection | None = None
+        self._scanner: StreamScanner | None = None
+        self._kept: list[bytes] | None = None
+        self._kept_bytes = 0
+        self._reported_tokens = 0
+        self._first_ms: float | None = None
+        self._last_ms = 0.0
+        self._last_data_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.done: asyncio.Future[Ending] = self._loop.create_future()
+        self.error: PointsmanError | None = None
+        self.status = 0
+
+    # ---- what the dispatcher uses
+
+    def start(self, connection: UpstreamConnection, head: bytes, body: bytes) -> None:
+        """Send the request; the answer comes through the callbacks below."""
+        self._connection = connection
+        responder = self._exchange.responder
+        responder.on_pause, responder.on_resume = connection.pause_reading, connection.resume_reading
+        self._last_data_s = self._loop.time()
+        self._arm(self._timeouts.first_byte_s, self._first_byte_late)
+        connection.send(head, body, self)
+
+    def abandon(self) -> None:
+        """The client left: the engine sees its own client leave, at once."""
+        self._settle()
+        if self._connection is not None:
+            self._connection.abort()
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the engine reported, once the answer is complete."""
+        if self._scanner is not None:
+            return self._scanner.usage
+        if self._kept is not None and self.status < 300:
+            return usage_of_body(b"".join(self._kept))
+        return None
+
+    @property
+    def events(self) -> int:
+        """Events of the stream so far."""
+        return self._scanner.events if self._scanner is not None else 0
+
+    @property
+    def first_ms(self) -> float | None:
+        """When the first byte of the answer's body came."""
+        return self._first_ms
+
+    @property
+    def last_ms(self) -> float:
+        """When its last bytes came."""
+        return self._last_ms
+
+    # ---- callbacks of the engine connection
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        """Status and headers are kept as they are, but for those that belong to one connection."""
+        self.status = status
+        self._last_data_s = self._loop.time()
+        self._arm(self._timeouts.idle_s, self._check_idle)
+        length = _content_length(headers)
+        if status < 300 and _is_event_stream(headers):
+            self._scanner = StreamScanner(hide_usage=self._exchange.adds_usage)
+            length = None
+        else:
+            self._kept = []
+        self._exchange.responder.start(status, relayed_headers(headers, self._exchange, self._worker), length=length)
+
+    def on_data(self, data: bytes) -> None:
+        """Some bytes of the body."""
+        self._last_data_s = now_s = self._loop.time()
+        scanner = self._scanner
+        if scanner is None:
+            self._keep(data)
+            self._exchange.responder.write(data)
+            return
+        out = scanner.feed(data)
+        if out:
+            self._exchange.responder.write(out)
+        events = scanner.events
+        if events:
+            self._last_ms = now_ms = self._clock()
+            if self._first_ms is None:
+                self._first_ms = now_ms
+                self._ledger.apply(FirstToken(self._exchange.request.id, now_ms))
+            if events - self._reported_tokens >= PROGRESS_EVERY_TOKENS:
+                self._ledger.apply(Progress(self._exchange.request.id, now_ms, events - self._reported_tokens))
+                self._reported_tokens = events
+        if self._exchange.deadline_s is not None and now_s > self._exchange.deadline_s:
+            self._late("the request's total time is over")
+
+    def on_end(self) -> None:
+        """The engine's answer is complete."""
+        self._last_ms = self._clock()
+        if self._first_ms is None:
+            self._first_ms = self._last_ms
+        if self._scanner is not None:
+            rest = self._scanner.flush()
+            if rest:
+                self._exchange.responder.write(rest)
+        self._exchange.responder.finish()
+        self._finish(Ending.COMPLETE)
+
+    def on_error(self, error: UpstreamError) -> None:
+        """The engine's answer will not be complete."""
+        self._fail(error)
+
+    # ---- endings
+
+    def _fail(self, error: PointsmanError) -> None:
+        self.error = error
+        responder = self._exchange.responder
+        if not responder.started:
+            self._finish(Ending.NOTHING_SENT)
+            return
+        if self._scanner is not None:
+            # An event that the client's SDK understands, then a proper end: it must not take the answer for whole.
+            self._scanner.flush()
+            responder.write(b"data: " + error_body(502, f"the stream broke: {error}", code="stream_broken") + b"\n\n")
+            responder.finish()
+        else:
+            responder.abort()
+        self._finish(Ending.BROKEN)
+
+    def _finish(self, ending: Ending) -> None:
+        self._settle()
+        if not self.done.done():
+            self.done.set_result(ending)
+
+    def _settle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._exchange.responder.on_pause = self._exchange.responder.on_resume = None
+
+    # ---- time limits
+
+    def _arm(self, seconds: float, callback: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self._exchange.deadline_s
+        if deadline is not None:
+            seconds = min(seconds, max(0.0, deadline - self._loop.time()))
+        self._timer = self._loop.call_later(seconds, callback)
+
+    def _first_byte_late(self) -> None:
+        if self._deadline_passed():
+            self._late("the request's total time is over")
+        else:
+            self._late(f"no answer within {self._timeouts.first_byte_s:g} s")
+
+    def _check_idle(self) -> None:
+        """Runs once an idle limit, not once a chunk: what came meanwhile moves the limit."""
+        if self._deadline_passed():
+            self._late("the request's total time is over")
+            return
+        left = self._last_data_s + self._timeouts.idle_s - self._loop.time()
+        if left <= 0:
+            self._late(f"no byte for {self._timeouts.idle_s:g} s")
+        else:
+            self._arm(left, self._check_idle)
+
+    def _deadline_passed(self) -> bool:
+        deadline = self._exchange.deadline_s
+        return deadline is not None and self._loop.time() >= deadline
+
+    def _late(self, message: str) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+        self._fail(EngineTimeout(f"{message} from {self._worker}"))
+
+    def _keep(self, data: bytes) -> None:
+        if self._kept is None:
+            return
+        self._kept_bytes += len(data)
+        if self._kept_bytes > MAX_BODY_KEPT_BYTES:
+            self._kept = None
+        else:
+            self._kept.append(data)
+
+
+def _content_length(headers: Headers) -> int | None:
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return None
+
+
+def _is_event_stream(headers: Headers) -> bool:
+    return any(name == b"content-type" and value.lower().startswith(EVENT_STREAM) for name, value in headers)

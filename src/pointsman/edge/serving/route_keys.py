@@ -1,0 +1,50 @@
+"""Reading the route key and the tenant of a request."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from pointsman.edge.configuration.route_key import RouteKey, RouteKeySource
+from pointsman.edge.wire.http1_server import IncomingRequest
+
+TENANT_HEADER = b"x-tenant-id"
+MAX_KEY_CHARACTERS = 512
+
+
+def tenant_of(incoming: IncomingRequest) -> str | None:
+    """The header `x-tenant-id`; without it a hash of the client's own key, so that keys never show; else None."""
+    named = incoming.header(TENANT_HEADER)
+    if named:
+        return named.decode("latin-1")[:MAX_KEY_CHARACTERS]
+    authorization = incoming.header(b"authorization")
+    return f"key-{hashlib.blake2b(authorization, digest_size=8).hexdigest()}" if authorization else None
+
+
+def route_key_of(selector: RouteKey | None, incoming: IncomingRequest, tenant: str | None) -> str | None:
+    """What the selector finds, or None where the request has no such thing."""
+    if selector is None:
+        return None
+    if selector.source is RouteKeySource.TENANT:
+        return tenant
+    if selector.source is RouteKeySource.HEADER:
+        value = incoming.header(selector.name.encode())
+        return value.decode("latin-1")[:MAX_KEY_CHARACTERS] if value else None
+    return _body_field(incoming.body, selector.path)
+
+
+def _body_field(body: bytes, path: tuple[str, ...]) -> str | None:
+    """A field of the body as text. Only the objects on the path are decoded."""
+    raw = body
+    try:
+        for name in path:
+            members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+            raw = bytes(members[name])
+        value = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, KeyError):
+        return None
+    if value is None or value == "":
+        return None
+    text = value if isinstance(value, str) else raw.decode()
+    return text[:MAX_KEY_CHARACTERS]

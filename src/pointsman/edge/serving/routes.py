@@ -1,0 +1,123 @@
+"""Routes: which path and method does what, for clients."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.edge.serving.answers import send_error, send_json
+from pointsman.edge.serving.dispatch import Dispatcher
+from pointsman.edge.serving.intake import Intake, Parse
+from pointsman.edge.telemetry.traffic import Traffic
+from pointsman.edge.wire import openai
+from pointsman.edge.wire.errors import BadRequest
+from pointsman.edge.wire.http1_request import IncomingRequest
+from pointsman.edge.wire.http1_responder import Responder
+
+GENERATING: dict[str, Parse] = {
+    "/v1/chat/completions": openai.parse_chat,
+    "/v1/completions": openai.parse_completion,
+    "/v1/embeddings": openai.parse_embeddings,
+    "/v1/responses": openai.parse_responses,
+}
+"""Routes that go to an engine."""
+
+_MODELS = "/v1/models"
+
+
+class Routes:
+    """The handler of the client port."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        intake: Intake,
+        dispatcher: Dispatcher,
+        traffic: Traffic,
+        accepting: Callable[[], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._intake = intake
+        self._dispatcher = dispatcher
+        self._traffic = traffic
+        self._accepting = accepting
+        self._started_s = int(time.time())
+        self._loop = asyncio.get_running_loop()
+
+    async def handle(self, incoming: IncomingRequest, responder: Responder) -> None:
+        """Answer one request."""
+        parse = GENERATING.get(incoming.path)
+        if parse is not None and incoming.method == "POST":
+            await self._generate(parse, incoming, responder)
+        elif parse is not None:
+            self._wrong_method(incoming, responder, "POST")
+        elif incoming.method in ("GET", "HEAD"):
+            self._get(incoming, responder)
+        elif incoming.path in ("/health", "/live", "/ready") or incoming.path.startswith(_MODELS):
+            self._wrong_method(incoming, responder, "GET")
+        else:
+            self._not_found(incoming, responder)
+
+    async def _generate(self, parse: Parse, incoming: IncomingRequest, responder: Responder) -> None:
+        try:
+            exchange = self._intake.exchange(incoming.path, parse, incoming, responder, self._loop.time())
+        except BadRequest as error:
+            self._traffic.responses[incoming.path, error.status] += 1
+            send_error(responder, error.status, error.message, param=error.param, code=error.code)
+            return
+        await self._dispatcher.run(exchange)
+
+    def _get(self, incoming: IncomingRequest, responder: Responder) -> None:
+        path = incoming.path
+        if path in ("/health", "/live"):
+            send_json(responder, 200, {"status": "ok"})
+        elif path == "/ready":
+            self._ready(responder)
+        elif path == _MODELS:
+            send_json(
+                responder, 200, {"object": "list", "data": [self._model(m) for m in sorted(self._ledger.models())]}
+            )
+        elif path.startswith(_MODELS + "/"):
+            self._one_model(unquote(path.removeprefix(_MODELS + "/")), responder)
+        else:
+            self._not_found(incoming, responder)
+
+    def _ready(self, responder: Responder) -> None:
+        workers = self._ledger.snapshot().workers
+        usable = sum(worker.usable for worker in workers)
+        if not self._accepting():
+            send_json(responder, 503, {"status": "stopping"})
+        elif usable:
+            send_json(responder, 200, {"status": "ready", "workers": usable})
+        else:
+            reasons = {worker.id: f"{worker.state}: {worker.reason}" for worker in workers}
+            send_json(responder, 503, {"status": "no usable worker", "workers": reasons})
+
+    def _one_model(self, model: str, responder: Responder) -> None:
+        if self._ledger.serves(model):
+            send_json(responder, 200, self._model(model))
+        else:
+            send_error(responder, 404, f"model {model!r} is not served here", param="model", code="model_not_found")
+
+    def _model(self, model: str) -> dict[str, object]:
+        described: dict[str, object] = {
+            "id": model,
+            "object": "model",
+            "created": self._started_s,
+            "owned_by": "pointsman",
+        }
+        context = self._ledger.context_tokens(model)
+        if context is not None:
+            described["max_model_len"] = context
+        return described
+
+    def _wrong_method(self, incoming: IncomingRequest, responder: Responder, allowed: str) -> None:
+        message = f"{incoming.path} takes {allowed}, not {incoming.method}"
+        send_error(responder, 405, message, code="method_not_allowed", headers={b"allow": allowed.encode()})
+
+    def _not_found(self, incoming: IncomingRequest, responder: Responder) -> None:
+        known = ", ".join([*GENERATING, _MODELS, "/health", "/live", "/ready"])
+        send_error(responder, 404, f"no route {incoming.path}; there are {known}", code="route_not_found")

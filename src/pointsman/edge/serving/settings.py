@@ -1,0 +1,124 @@
+"""FrontendSettings: what one front end is told at start."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pointsman.edge.cluster.members import WorkerSource
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.execution_group import Node
+from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.serving.timeouts import Timeouts
+from pointsman.edge.serving.tls import engine_context, listen_context
+from pointsman.edge.wire.http1_server import ServerLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendSettings:
+    """Everything has a default but the engines. Port 0 takes a free port."""
+
+    sources: tuple[WorkerSource, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8080
+    reuse_port: bool = False
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8081
+    policy: str = "auto"
+    route_key: RouteKey | None = None
+    text_block_bytes: int = 128
+    prefix_ttl_s: float = 3600.0
+    heartbeat_s: float = 5.0
+    health_check: bool = True
+    debug_headers: bool = False
+    collect_queue_depth: bool = True
+    collect_cache_tokens: bool = True
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    tls: ssl.SSLContext | None = None
+    engine_tls: ssl.SSLContext | None = None
+    seed: int | None = None
+    """Of the policies' random numbers; None: another one each start."""
+
+    @classmethod
+    def of(
+        cls, tree: ConfigTree, environ: Mapping[str, str] | None = None, *, reuse_port: bool = False
+    ) -> FrontendSettings:
+        """From a validated configuration; `environ` holds the variables that `api_key_env` names.
+
+        Raises ConfigError when a certificate can't be read or a variable is missing.
+        """
+        plane, routing = tree.control_plane, tree.routing
+        return cls(
+            sources=tuple(_source(node, environ or {}) for node in tree.execution_group.nodes),
+            host=plane.listen_host,
+            port=plane.listen_port,
+            reuse_port=reuse_port,
+            admin_host=plane.admin_host,
+            admin_port=plane.admin_port,
+            policy=routing.policy,
+            route_key=routing.route_key,
+            text_block_bytes=routing.text_block_bytes,
+            prefix_ttl_s=routing.prefix_ttl.s,
+            heartbeat_s=plane.heartbeat_interval.s,
+            health_check=plane.health_check_enabled,
+            debug_headers=plane.debug_headers,
+            collect_queue_depth=tree.metrics.collect_queue_depth,
+            collect_cache_tokens=tree.metrics.collect_kv_cache_miss,
+            timeouts=_timeouts(tree),
+            limits=_limits(tree),
+            tls=listen_context(plane.tls),
+            engine_tls=engine_context(plane.engine_tls),
+        )
+
+
+def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
+    return WorkerSource(
+        name=node.engine_name,
+        url=str(node.url),
+        role=node.node_role,
+        gpu_count=node.gpu_count,
+        max_batch_size=node.max_batch_size,
+        queue_depth_threshold=node.queue_depth_threshold,
+        models=node.models,
+        kind=node.kind,
+        kv_capacity_tokens=node.kv_capacity_tokens,
+        api_key=_api_key(node, environ),
+    )
+
+
+def _api_key(node: Node, environ: Mapping[str, str]) -> str | None:
+    if node.api_key is not None:
+        return node.api_key.reveal()
+    if node.api_key_env is None:
+        return None
+    key = environ.get(node.api_key_env, "").strip()
+    if not key:
+        raise ConfigError(
+            f"execution-group.nodes: engine {node.engine_name} takes its key from the environment variable "
+            f"{node.api_key_env}, which is not set; export it or remove api_key_env"
+        )
+    return key
+
+
+def _timeouts(tree: ConfigTree) -> Timeouts:
+    times = tree.control_plane.timeouts
+    return Timeouts(
+        connect_s=times.connect.s,
+        first_byte_s=times.first_byte.s,
+        idle_s=times.idle.s,
+        total_s=None if times.total is None else times.total.s,
+    )
+
+
+def _limits(tree: ConfigTree) -> ServerLimits:
+    limits, times = tree.control_plane.limits, tree.control_plane.timeouts
+    return ServerLimits(
+        max_head_bytes=limits.max_header_bytes.bytes,
+        max_body_bytes=limits.max_body_bytes.bytes,
+        head_timeout_s=min(30.0, times.client.s),
+        body_timeout_s=times.client.s,
+    )

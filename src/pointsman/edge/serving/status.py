@@ -1,0 +1,109 @@
+"""The status document of the admin port: what `pointsman status` shows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pointsman import __version__
+from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
+from pointsman.edge.telemetry.traffic import Traffic
+
+
+class WorkerStatus(msgspec.Struct):
+    """One worker. Token counts are sums over finished requests whose engine reported cached tokens."""
+
+    id: str
+    url: str
+    kind: str
+    models: list[str]
+    state: str
+    reason: str
+    running: int
+    foreign: int
+    queued: int
+    kv_use: float | None
+    kv_capacity_tokens: int | None
+    requests_total: int
+    failed_total: int
+    cancelled_total: int
+    cached_share: float | None
+    """Reported cached tokens of reported prompt tokens; None before the engine reported any."""
+    predicted_cached_tokens: int
+    reported_cached_tokens: int
+
+
+class RequestStatus(msgspec.Struct):
+    """Requests of this front end."""
+
+    running: int
+    waiting: int
+    finished_total: int
+    failed_total: int
+    cancelled_total: int
+    retries_total: int
+    missing_usage_total: int
+    ttft_mean_ms: float | None
+    cached_share: float | None
+
+
+class Status(msgspec.Struct):
+    """Everything that a person asks first."""
+
+    version: str
+    policy: str
+    policy_in_force: str
+    models: dict[str, list[str]]
+    workers: list[WorkerStatus]
+    requests: RequestStatus
+
+
+def make_status(
+    fleet: FleetSnapshot, models: dict[str, list[str]], traffic: Traffic, policy: str, policy_in_force: str
+) -> Status:
+    """The document from the ledger's snapshot and the traffic's counters."""
+    totals = fleet.totals
+    return Status(
+        version=__version__,
+        policy=policy,
+        policy_in_force=policy_in_force,
+        models=models,
+        workers=[_worker(worker) for worker in fleet.workers],
+        requests=RequestStatus(
+            running=fleet.running,
+            waiting=fleet.waiting,
+            finished_total=totals.finished,
+            failed_total=totals.failed,
+            cancelled_total=totals.cancelled,
+            retries_total=sum(traffic.retries.values()),
+            missing_usage_total=traffic.missing_usage,
+            ttft_mean_ms=1000 * traffic.ttft_s.sum / traffic.ttft_s.count if traffic.ttft_s.count else None,
+            cached_share=_share(totals.reported_cached_tokens, totals.reported_prompt_tokens),
+        ),
+    )
+
+
+def _worker(worker: WorkerSnapshot) -> WorkerStatus:
+    totals = worker.totals
+    return WorkerStatus(
+        id=worker.id,
+        url=worker.spec.url,
+        kind=worker.spec.kind,
+        models=list(worker.spec.models),
+        state=worker.state,
+        reason=worker.reason,
+        running=worker.running,
+        foreign=worker.foreign,
+        queued=worker.queued,
+        kv_use=worker.kv_use,
+        kv_capacity_tokens=worker.kv_capacity_tokens or None,
+        requests_total=totals.dispatched,
+        failed_total=totals.failed + totals.attempts_failed,
+        cancelled_total=totals.cancelled,
+        cached_share=_share(totals.reported_cached_tokens, totals.reported_prompt_tokens),
+        predicted_cached_tokens=totals.predicted_cached_tokens,
+        reported_cached_tokens=totals.reported_cached_tokens,
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

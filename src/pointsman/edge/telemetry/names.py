@@ -1,0 +1,47 @@
+"""Names of all metrics, with their help texts. One place, so that none is spelt twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Name without the `_total` of counters, and what it says."""
+
+    name: str
+    help: str
+
+
+REQUESTS = Metric("pointsman_requests", "Requests by route and status sent to the client; 499: the client left first.")
+RETRIES = Metric("pointsman_retries", "Attempts made again, by reason.")
+FALLBACKS = Metric("pointsman_policy_fallbacks", "Decisions in which a policy could not do what its name says.")
+STREAM_ERRORS = Metric("pointsman_stream_errors", "Answers that broke after their first byte, by reason.")
+MISSING_USAGE = Metric("pointsman_missing_usage", "Finished answers in which the engine reported no usage.")
+TTFT = Metric("pointsman_ttft_seconds", "From a request's arrival to the first bytes of its answer.")
+ITL = Metric("pointsman_itl_seconds", "Mean time between the events of one stream, an observation a stream.")
+DURATION = Metric("pointsman_request_duration_seconds", "From a request's arrival to the end of its answer.")
+DECISION = Metric("pointsman_decision_seconds", "From the fleet's view to the recorded decision.")
+IN_FLIGHT = Metric("pointsman_requests_in_flight", "Requests admitted and not ended, by whether a worker has them.")
+TOKENS = Metric("pointsman_tokens", "Tokens of finished requests as engines reported them, by kind.")
+INDEXED_BLOCKS = Metric("pointsman_indexed_blocks", "Distinct prompt blocks thought to be cached somewhere.")
+CONNECTIONS = Metric("pointsman_connections", "Open connections, by side.")
+POLICY = Metric("pointsman_policy_info", "The policy in force.")
+
+WORKER_READY = Metric("pointsman_worker_ready", "1: gets requests; 0: does not, the label state says why.")
+WORKER_RUNNING = Metric("pointsman_worker_running_requests", "Requests of this front end at the worker.")
+WORKER_FOREIGN = Metric("pointsman_worker_foreign_requests", "Requests of others at the worker, from its metrics.")
+WORKER_QUEUED = Metric("pointsman_worker_queued_requests", "Requests waiting at the worker, from its metrics.")
+WORKER_PREFILL = Metric("pointsman_worker_prefill_tokens", "Prompt tokens sent there that wait for their first token.")
+WORKER_KV = Metric("pointsman_worker_kv_tokens", "KV tokens that requests of this front end hold at the worker.")
+WORKER_KV_USE = Metric("pointsman_worker_kv_use", "Share of the worker's KV cache in use, from its metrics.")
+WORKER_DISPATCHED = Metric("pointsman_worker_dispatched", "Attempts sent to the worker.")
+WORKER_FAILED = Metric("pointsman_worker_failed", "Attempts that failed at the worker.")
+WORKER_CANCELLED = Metric("pointsman_worker_cancelled", "Requests whose client left while they were at the worker.")
+WORKER_PREDICTED = Metric(
+    "pointsman_worker_predicted_cached_tokens", "Prompt tokens thought to be cached at the worker when it was chosen."
+)
+WORKER_REPORTED = Metric("pointsman_worker_reported_cached_tokens", "Prompt tokens that the worker reported as cached.")
+WORKER_PROMPT = Metric(
+    "pointsman_worker_prompt_tokens", "Prompt tokens of requests for which the worker reported what was cached."
+)

@@ -1,0 +1,35 @@
+"""Traffic: what the front end counts of the requests that it served. The ledger counts what decisions need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pointsman.edge.telemetry.histogram import (
+    DECISION_BUCKETS_S,
+    DURATION_BUCKETS_S,
+    ITL_BUCKETS_S,
+    TTFT_BUCKETS_S,
+    Histogram,
+)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counters and histograms of one front end."""
+
+    responses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """(route, status sent to the client); 499 = the client left first."""
+    retries: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    notes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(policy, what it did instead of what its name says)."""
+    stream_errors: Counter[str] = field(default_factory=Counter)
+    """Answers that broke after their first byte, by reason."""
+    missing_usage: int = 0
+    """Finished answers in which the engine reported no usage."""
+    ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
+    itl_s: Histogram = field(default_factory=lambda: Histogram(ITL_BUCKETS_S))
+    """Mean time between the events of one stream, one observation a stream."""
+    duration_s: Histogram = field(default_factory=lambda: Histogram(DURATION_BUCKETS_S))
+    decision_s: Histogram = field(default_factory=lambda: Histogram(DECISION_BUCKETS_S))
