@@ -1,0 +1,259 @@
+"""EngineWatch: asks one engine again and again, and tells the ledger what it sees. It judges nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerEvent, WorkerJoined, WorkerLeft
+from pointsman.core.ledger.health import FAILED_PROBES_TO_LOSE
+from pointsman.core.model.errors import EngineError
+from pointsman.core.model.worker import WorkerId, WorkerSpec
+from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.cluster.status import EngineState, EngineStatus
+from pointsman.edge.cluster.timing import ProbeTiming
+from pointsman.edge.engines.adapter import EngineAdapter
+from pointsman.edge.engines.detect import detect
+from pointsman.edge.engines.facts import CACHED_TOKENS_OFF, EngineFacts
+from pointsman.edge.engines.http import EngineCallError, EngineHttp
+from pointsman.edge.engines.load import LoadReading
+
+_log = logging.getLogger("pointsman.cluster")
+
+Emit = Callable[[WorkerEvent], None]
+Clock = Callable[[], float]
+"""Now, in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    reachable: bool
+    ready: bool
+    reason: str
+
+
+class EngineWatch:
+    """The watch over one engine. `run` is its task; `turn` is one round of it."""
+
+    def __init__(
+        self,
+        source: WorkerSource,
+        http: EngineHttp,
+        emit: Emit,
+        now_ms: Clock,
+        rng: random.Random,
+        timing: ProbeTiming,
+        health_checks: bool = True,
+    ) -> None:
+        self.source = source
+        self._health_checks = health_checks
+        self._http = http
+        self._emit = emit
+        self._now_ms = now_ms
+        self._rng = rng
+        self._timing = timing
+        self._adapter: EngineAdapter | None = None
+        self._facts: EngineFacts | None = None
+        self._workers: dict[WorkerId, WorkerSpec] = {}
+        self._readings: dict[int, LoadReading] = {}
+        self._identified_ms = 0.0
+        self._stale = True
+        """It failed since it was identified."""
+        self._restart_seen = False
+        self._failures = 0
+        self._state = EngineState.LOOKING
+        self._reason = "not asked yet"
+        self._since_ms = now_ms()
+        self._load_unknown: str | None = None
+
+    @property
+    def status(self) -> EngineStatus:
+        """For people."""
+        return EngineStatus(
+            self.source.name,
+            self.source.url,
+            self._state,
+            self._reason,
+            self._since_ms,
+            self._facts,
+            self._load_unknown,
+        )
+
+    async def run(self) -> None:
+        """Until cancelled. An unexpected error costs one round, not the watch."""
+        self.announce()
+        while True:
+            try:
+                await self.turn()
+            except Exception:
+                self._failures += 1
+                _log.exception("%s: probing failed for a reason that nobody expected", self.source.name)
+            await asyncio.sleep(self._timing.pause_s(self._failures, self._rng))
+
+    def announce(self) -> None:
+        """An engine whose models the configuration names is a worker before it answers: its models then exist."""
+        if self.source.models:
+            unknown = EngineFacts(kind=self.source.kind or "openai", version=None, models=())
+            self._set_workers(unknown, "named in the configuration", restarted=False)
+
+    async def turn(self) -> None:
+        """One round: identify it where that is due, then ask for its health and load."""
+        if self._adapter is None:
+            await self._find()
+        if self._adapter is not None:
+            await self._heartbeat(self._adapter)
+
+    def leave(self, reason: str) -> None:
+        """All its workers leave."""
+        at_ms = self._now_ms()
+        for worker in self._workers:
+            self._emit(WorkerLeft(worker, at_ms, reason))
+        self._workers.clear()
+
+    async def _find(self) -> None:
+        try:
+            await self._identify(restarted=False)
+        except EngineError as error:
+            self._failures += 1
+            reachable = not isinstance(error, EngineCallError) or error.reachable
+            self._tell_health(_Health(reachable, False, str(error)))
+            self._set_state(EngineState.LOOKING, str(error))
+
+    async def _heartbeat(self, adapter: EngineAdapter) -> None:
+        health, readings = await asyncio.gather(self._read_health(adapter), self._read_load(adapter))
+        self._restart_seen = self._restart_seen or self._shows_restart(readings)
+        if health.reachable and self._identify_due():
+            health = await self._identify_again(health)
+        self._stale = self._stale or not health.ready
+        self._tell_health(health)
+        if readings is not None:
+            self._tell_load(readings)
+        if health.reachable:
+            self._failures = 0
+            self._set_state(EngineState.READY if health.ready else EngineState.NOT_READY, health.reason)
+        else:
+            self._failures += 1
+            if self._failures >= FAILED_PROBES_TO_LOSE:
+                self._set_state(EngineState.LOST, health.reason)
+
+    def _identify_due(self) -> bool:
+        overdue = self._now_ms() - self._identified_ms >= 1000.0 * self._timing.identify_interval_s
+        return overdue or self._stale or self._restart_seen
+
+    async def _identify_again(self, health: _Health) -> _Health:
+        """Before a worker counts as ready again it is asked what it is: another model may answer there now."""
+        sure = not (self._stale or self._restart_seen)
+        try:
+            await self._identify(self._restart_seen)
+        except EngineError as error:
+            reachable = not isinstance(error, EngineCallError) or error.reachable
+            if not health.ready or (sure and not reachable):
+                return health
+            return _Health(reachable, False, str(error))
+        return health
+
+    async def _identify(self, restarted: bool) -> None:
+        adapter, facts = await detect(self._http, self.source.kind)
+        if not (self.source.models or facts.models):
+            raise EngineError(f"{self.source.url} lists no model; load one, or name `models` in the configuration")
+        if self._facts is None or restarted or facts.version != self._facts.version:
+            facts = await adapter.probe(self._http, facts)
+            reason = "restarted" if restarted else "joined"
+        else:
+            facts = _keep_probed(facts, self._facts)
+            reason = "changed"
+        self._adapter = adapter
+        self._facts = facts
+        self._identified_ms = self._now_ms()
+        self._stale = self._restart_seen = False
+        self._set_workers(facts, reason, restarted)
+
+    def _set_workers(self, facts: EngineFacts, reason: str, restarted: bool) -> None:
+        at_ms = self._now_ms()
+        specs = [self.source.spec(facts, rank) for rank in facts.ranks]
+        wanted = {spec.id: spec for spec in specs}
+        for worker in [worker for worker in self._workers if worker not in wanted]:
+            self._emit(WorkerLeft(worker, at_ms, "the engine has fewer ranks now"))
+        joining = [spec for spec in specs if restarted or self._workers.get(spec.id) != spec]
+        changed = bool(joining) or len(wanted) != len(self._workers)
+        self._workers = wanted
+        for spec in joining:
+            self._emit(WorkerJoined(spec, at_ms))
+        if restarted:
+            self._readings.clear()
+        if changed:
+            _log.info("%s %s (%s): %s", self.source.name, reason, self.source.url, facts.describe())
+
+    async def _read_health(self, adapter: EngineAdapter) -> _Health:
+        if not self._health_checks:
+            return _Health(True, True, "health checks are switched off")
+        path = adapter.health_path
+        try:
+            answer = await self._http.get(path)
+        except EngineCallError as error:
+            return _Health(error.reachable, False, str(error))
+        return _Health(True, answer.status == 200, f"GET {path} answered {answer.status}")
+
+    async def _read_load(self, adapter: EngineAdapter) -> tuple[LoadReading, ...] | None:
+        """None: unknown, which is neither idle nor dead."""
+        if self._facts is not None and not self._facts.capabilities.load:
+            return None
+        try:
+            readings = await adapter.read_load(self._http)
+        except EngineCallError as error:
+            if self._load_unknown is None:
+                _log.warning("%s: its load is unknown from now on: %s", self.source.name, error)
+            self._load_unknown = str(error)
+            return None
+        if self._load_unknown is not None:
+            _log.info("%s: its load is known again", self.source.name)
+            self._load_unknown = None
+        return readings
+
+    def _shows_restart(self, readings: tuple[LoadReading, ...] | None) -> bool:
+        earlier = self._readings
+        return any(r.rank in earlier and r.shows_restart_since(earlier[r.rank]) for r in readings or ())
+
+    def _tell_health(self, health: _Health) -> None:
+        at_ms = self._now_ms()
+        for worker in self._workers:
+            self._emit(HealthRead(worker, at_ms, health.reachable, health.ready, health.reason))
+
+    def _tell_load(self, readings: tuple[LoadReading, ...]) -> None:
+        at_ms = self._now_ms()
+        by_rank = {spec.rank: worker for worker, spec in self._workers.items()}
+        for reading in readings:
+            self._readings[reading.rank] = reading
+            worker = by_rank.get(reading.rank)
+            if worker is not None:
+                self._emit(
+                    MetricsRead(
+                        worker, at_ms, reading.running, reading.waiting, reading.kv_use, reading.kv_capacity_tokens
+                    )
+                )
+
+    def _set_state(self, state: EngineState, reason: str) -> None:
+        changed = state is not self._state or (state is EngineState.LOOKING and reason != self._reason)
+        self._reason = reason
+        if not changed:
+            return
+        came_from, self._state = self._state, state
+        self._since_ms = self._now_ms()
+        if state is EngineState.READY:
+            if came_from is not EngineState.LOOKING:
+                _log.info("%s is ready again: %s", self.source.name, reason)
+            return
+        what = {EngineState.LOOKING: "cannot be used yet", EngineState.NOT_READY: "is not ready"}.get(state, "is lost")
+        _log.warning("%s %s: %s", self.source.name, what, reason)
+
+
+def _keep_probed(facts: EngineFacts, before: EngineFacts) -> EngineFacts:
+    """New facts, with what only a request could tell taken from the earlier ones."""
+    if facts.capabilities.cached_tokens is not None:
+        return facts
+    probed = before.capabilities.cached_tokens
+    hints = tuple(hint for hint in before.hints if hint.startswith(CACHED_TOKENS_OFF) and probed is False)
+    return replace(facts, capabilities=replace(facts.capabilities, cached_tokens=probed), hints=facts.hints + hints)

@@ -1,0 +1,87 @@
+"""WorkerSource: an engine as the configuration names it, before anybody asked it what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.worker import Role, WorkerSpec, worker_id
+from pointsman.edge.configuration.engine_url import EngineUrl
+from pointsman.edge.engines.detect import adapter_of
+from pointsman.edge.engines.facts import EngineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSource:
+    """What is said of an engine. `None`: ask the engine. What is said here wins over what the engine says."""
+
+    name: str
+    url: str
+    """Base URL, `http://host:port` or `https://…`."""
+    role: Role = Role.BOTH
+    gpu_count: int = 1
+    max_batch_size: int | None = None
+    queue_depth_threshold: int | None = None
+    models: tuple[str, ...] | None = None
+    kind: str | None = None
+    kv_capacity_tokens: int | None = None
+    api_key: str | None = field(default=None, repr=False)
+    """The engine's own key; goes with every call to it and never into a log."""
+
+    def spec(self, facts: EngineFacts, rank: int) -> WorkerSpec:
+        """The worker that one rank is."""
+        return WorkerSpec(
+            id=worker_id(self.name, rank),
+            url=self.url,
+            kind=facts.kind,
+            models=self.models or facts.models,
+            rank=rank,
+            role=self.role,
+            gpu_count=self.gpu_count,
+            kv_capacity_tokens=self.kv_capacity_tokens or facts.kv_capacity_tokens,
+            block_size_tokens=facts.block_size_tokens,
+            max_context_tokens=facts.max_context_tokens,
+            max_batch_size=self.max_batch_size or facts.max_batch,
+            queue_depth_threshold=self.queue_depth_threshold,
+        )
+
+
+def sources_of_urls(urls: Iterable[str]) -> tuple[WorkerSource, ...]:
+    """Sources that are called `host:port`. Raises ConfigError for a URL that is none or is given twice."""
+    parsed = [_parse(url) for url in urls]
+    return checked(WorkerSource(url.host_and_port, url) for url in parsed)
+
+
+def checked(sources: Iterable[WorkerSource]) -> tuple[WorkerSource, ...]:
+    """The same sources with clean URLs. Raises ConfigError for an address, name or kind that can't be used."""
+    clean: list[WorkerSource] = []
+    for source in sources:
+        if not source.name or "/" in source.name:
+            raise ConfigError(f"engine name {source.name!r}: use a name that is not empty and has no slash")
+        if source.kind is not None:
+            adapter_of(source.kind)
+        _parse(source.url, source.name)
+        clean.append(source)
+    _refuse_twice("name", [source.name for source in clean])
+    _refuse_twice("URL", [source.url.rstrip("/").lower() for source in clean])
+    return tuple(clean)
+
+
+def _parse(url: object, name: str | None = None) -> EngineUrl:
+    try:
+        parsed = EngineUrl.parse(url)
+    except ValueError as error:
+        raise ConfigError(f"engine {name or url!r}: URL {url!r} cannot be used, expected {error}") from None
+    host = parsed.host_and_port.rpartition(":")[0]
+    if host in ("none", "null", "undefined"):
+        raise ConfigError(f"engine {name or url!r}: URL {url!r} has no real host; whoever wrote it had no address yet")
+    return parsed
+
+
+def _refuse_twice(what: str, values: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise ConfigError(f"two engines have the {what} {value!r}; name each engine once")
+        seen.add(value)

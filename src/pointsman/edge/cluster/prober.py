@@ -1,0 +1,111 @@
+"""Prober: owns one watch an engine, and the connections that probes use."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.edge.cluster.engine_watch import Clock, Emit, EngineWatch
+from pointsman.edge.cluster.members import WorkerSource, checked
+from pointsman.edge.cluster.status import EngineStatus
+from pointsman.edge.cluster.timing import ProbeTiming
+from pointsman.edge.engines.http import EngineHttp
+
+
+class Prober:
+    """Watches engines until it is closed. Engines that do not answer never hold up the start of the others.
+
+    `emit` gets ledger events, in order for each engine, on the event loop that `start` ran on. `now_ms` is the clock of
+    the events. `ssl_context` is for engines with https; None trusts what the system trusts. Without `health_checks` an
+    engine that was once identified counts as ready for ever.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        now_ms: Clock,
+        rng: random.Random,
+        *,
+        timing: ProbeTiming | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        health_checks: bool = True,
+    ) -> None:
+        self._health_checks = health_checks
+        self._emit = emit
+        self._now_ms = now_ms
+        self._rng = rng
+        self._timing = timing or ProbeTiming()
+        self._ssl_context = ssl_context
+        self._session: aiohttp.ClientSession | None = None
+        self._watches: dict[str, tuple[EngineWatch, asyncio.Task[None]]] = {}
+
+    async def start(self, sources: Iterable[WorkerSource] = ()) -> None:
+        """Starts watching; returns at once. Raises ConfigError for sources that can't be used."""
+        usable = checked(sources)
+        self._session = aiohttp.ClientSession(
+            # No limit: a hung engine must not keep the probe of another one waiting for a connection.
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        for source in usable:
+            self.add(source)
+
+    def add(self, source: WorkerSource) -> None:
+        """Watches one more engine. Raises ConfigError if its name or URL is watched already."""
+        if self._session is None:
+            raise RuntimeError("start() first")
+        others = [watch.source for watch, _ in self._watches.values()]
+        checked([*others, source])
+        http = EngineHttp(
+            self._session,
+            source.url,
+            api_key=source.api_key,
+            ssl_context=self._ssl_context,
+            timeout_s=self._timing.timeout_s,
+        )
+        watch = EngineWatch(source, http, self._emit, self._now_ms, self._rng, self._timing, self._health_checks)
+        task = asyncio.create_task(watch.run(), name=f"probe {source.name}")
+        self._watches[source.name] = (watch, task)
+
+    async def remove(self, name: str) -> None:
+        """Stops watching an engine; its workers leave. Raises ConfigError for an unknown name."""
+        if name not in self._watches:
+            raise ConfigError(f"no engine is called {name!r}; there are {', '.join(self._watches) or 'none'}")
+        watch, task = self._watches.pop(name)
+        await _stop([task])
+        watch.leave("removed from the configuration")
+
+    def statuses(self) -> tuple[EngineStatus, ...]:
+        """All engines, also those that never answered."""
+        return tuple(watch.status for watch, _ in self._watches.values())
+
+    async def close(self) -> None:
+        """Stops all watches. The ledger hears nothing of it."""
+        tasks = [task for _, task in self._watches.values()]
+        self._watches.clear()
+        await _stop(tasks)
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

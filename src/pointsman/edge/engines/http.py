@@ -1,0 +1,180 @@
+"""EngineHttp: small, bounded calls to one engine, for probing only; requests of clients never pass here."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import ssl
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from pointsman.core.model.errors import EngineError
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 4 << 20
+"""vLLM's own description of its routes is 0.3 MB, metrics of 8 ranks with all histograms 0.5 MB."""
+
+
+class Trouble(enum.Enum):
+    """What went wrong with a call."""
+
+    UNREACHABLE = "unreachable"
+    TIMED_OUT = "timed out"
+    KEY_REFUSED = "key refused"
+    NOT_THERE = "not there"
+    NOT_READY = "not ready"
+    REDIRECTED = "redirected"
+    BAD_STATUS = "bad status"
+    MALFORMED = "malformed"
+
+
+class EngineCallError(EngineError):
+    """A call to an engine did not give what was asked for. The message never holds the key."""
+
+    def __init__(self, trouble: Trouble, message: str) -> None:
+        super().__init__(message)
+        self.trouble = trouble
+
+    @property
+    def reachable(self) -> bool:
+        """True if the engine answered at all."""
+        return self.trouble not in (Trouble.UNREACHABLE, Trouble.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status and body of one call."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class EngineHttp:
+    """One engine as an HTTP peer: base URL, key, trust and time-out. The session belongs to the caller.
+
+    `api_key` is the engine's own and goes with every call. `ssl_context` holds the CA of an https engine; None trusts
+    what the system trusts. Redirects are not followed: they could carry the key elsewhere.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        *,
+        api_key: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout_s: float = 4.0,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._session = session
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._ssl: ssl.SSLContext | bool = True if ssl_context is None else ssl_context
+        self._timeout_s = timeout_s
+        self._max_body_bytes = max_body_bytes
+
+    async def get(self, path: str) -> Answer:
+        """The answer to GET, whatever its status. Raises EngineCallError if none came."""
+        return await self._call("GET", path, None)
+
+    async def get_text(self, path: str) -> str:
+        """The body of a 200 answer to GET. Raises EngineCallError."""
+        answer = await self.get(path)
+        self._expect_ok("GET", path, answer)
+        return answer.body.decode("utf-8", "replace")
+
+    async def get_json(self, path: str, type_: type[T]) -> T:
+        """The body of a 200 answer to GET, decoded. Raises EngineCallError."""
+        answer = await self.get(path)
+        return self._decode("GET", path, answer, type_)
+
+    async def post_json(self, path: str, body: object, type_: type[T]) -> T:
+        """The body of a 200 answer to POST, decoded. Raises EngineCallError."""
+        answer = await self._call("POST", path, msgspec.json.encode(body))
+        return self._decode("POST", path, answer, type_)
+
+    def _decode(self, method: str, path: str, answer: Answer, type_: type[T]) -> T:
+        self._expect_ok(method, path, answer)
+        try:
+            return msgspec.json.decode(answer.body, type=type_, strict=False)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            what = f"{method} {self.url}{path} answered {answer.content_type or 'no type'}"
+            raise EngineCallError(Trouble.MALFORMED, f"{what}, which is not the JSON expected: {error}") from None
+
+    def _expect_ok(self, method: str, path: str, answer: Answer) -> None:
+        status = answer.status
+        if status == 200:
+            return
+        what = f"{method} {self.url}{path} answered {status}"
+        if status in (401, 403):
+            hint = "the key given for it is wrong" if self._headers else "it wants a key; give the engine's `api_key`"
+            raise EngineCallError(Trouble.KEY_REFUSED, f"{what}: {hint}")
+        if status in (404, 405, 501):
+            raise EngineCallError(Trouble.NOT_THERE, what)
+        if status == 503:
+            raise EngineCallError(Trouble.NOT_READY, f"{what}: it is not ready, or still loads its model")
+        raise EngineCallError(Trouble.BAD_STATUS, what)
+
+    async def _call(self, method: str, path: str, body: bytes | None) -> Answer:
+        url = self.url + path
+        headers = dict(self._headers)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._session.request(
+                    method, url, data=body, headers=headers, ssl=self._ssl, allow_redirects=False
+                ) as response,
+            ):
+                if 300 <= response.status < 400:
+                    target = response.headers.get("Location", "nowhere")
+                    message = f"{method} {url} redirects to {target}; give the URL where the engine itself answers"
+                    raise EngineCallError(Trouble.REDIRECTED, message)
+                content = await self._bounded_body(method, url, response)
+                return Answer(response.status, response.content_type, content)
+        except TimeoutError:
+            message = f"{method} {url} was not answered within {self._timeout_s:g} s"
+            raise EngineCallError(Trouble.TIMED_OUT, message) from None
+        except aiohttp.ClientConnectorError as error:
+            raise EngineCallError(Trouble.UNREACHABLE, f"cannot connect to {self.url}: {error}") from None
+        except (aiohttp.InvalidURL, UnicodeError) as error:
+            raise EngineCallError(Trouble.UNREACHABLE, f"{url!r} is no URL that can be called: {error}") from None
+        except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+            message = f"{method} {url} answered what is not HTTP: {type(error).__name__}"
+            raise EngineCallError(Trouble.MALFORMED, message) from None
+        except (aiohttp.ClientError, OSError) as error:
+            message = f"{method} {url} failed: {str(error) or type(error).__name__}"
+            raise EngineCallError(Trouble.UNREACHABLE, message) from None
+
+    async def _bounded_body(self, method: str, url: str, response: aiohttp.ClientResponse) -> bytes:
+        content = bytearray()
+        async for chunk in response.content.iter_any():
+            content += chunk
+            if len(content) > self._max_body_bytes:
+                response.close()
+                message = f"{method} {url} answered more than {self._max_body_bytes} bytes"
+                raise EngineCallError(Trouble.MALFORMED, message)
+        return bytes(content)
+
+
+NOT_SUCH_AN_ENGINE = frozenset(
+    {Trouble.NOT_THERE, Trouble.KEY_REFUSED, Trouble.REDIRECTED, Trouble.BAD_STATUS, Trouble.MALFORMED}
+)
+"""Troubles that say: this engine has no such route. Gateways answer an unknown path with 401, 403 or a web page."""
+
+
+async def if_there(call: Awaitable[T]) -> T | None:
+    """What a call gave; None where the engine has no such route. Raises EngineCallError if it did not answer."""
+    try:
+        return await call
+    except EngineCallError as error:
+        if error.trouble in NOT_SUCH_AN_ENGINE:
+            return None
+        raise

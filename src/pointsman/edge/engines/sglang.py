@@ -1,0 +1,194 @@
+"""SGLang: `/server_info` (its start arguments), `/v1/loads` or metrics named `sglang:…`, `/tokenize`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from pointsman.edge.engines import prometheus_text as prometheus
+from pointsman.edge.engines.adapter import Message
+from pointsman.edge.engines.facts import CACHED_TOKENS_OFF, Capabilities, EngineFacts, KvEventSource
+from pointsman.edge.engines.http import EngineHttp, if_there
+from pointsman.edge.engines.load import LoadReading
+from pointsman.edge.engines.model_list import offers, read_models, read_routes
+
+_RANK_LABEL = "dp_rank"
+_RUNNING = ("sglang:num_running_reqs", "sglang_num_running_reqs")
+_WAITING = ("sglang:num_queue_reqs", "sglang_num_queue_reqs")
+_KV_USE = ("sglang:token_usage", "sglang_token_usage")
+_KV_CAPACITY = ("sglang:max_total_num_tokens", "sglang_max_total_num_tokens")
+_NAMES = (*_RUNNING, *_WAITING, *_KV_USE, *_KV_CAPACITY)
+
+_CACHED_TOKENS_HINT = f"{CACHED_TOKENS_OFF}: start it with --enable-cache-report"
+_KV_EVENTS_HINT = (
+    'KV events off: start it with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq"}\''
+)
+_LOAD_HINT = "its load is unknown: start it with --enable-metrics"
+
+
+class _InternalState(msgspec.Struct):
+    effective_max_running_requests_per_dp: int | None = None
+
+
+class _ServerInfo(msgspec.Struct):
+    """What is used of it. It may hold the engine's key too, so it is never printed."""
+
+    served_model_name: str
+    page_size: int
+    version: str | None = None
+    dp_size: int = 1
+    context_length: int | None = None
+    max_total_num_tokens: int | None = None
+    enable_cache_report: bool = False
+    kv_events_config: str | None = None
+    internal_states: list[_InternalState] | None = None
+
+
+class _EventsConfig(msgspec.Struct):
+    publisher: str = "null"
+    endpoint: str = "tcp://*:5557"
+    replay_endpoint: str | None = None
+    topic: str = ""
+
+
+class _RankLoad(msgspec.Struct):
+    num_running_reqs: int
+    num_waiting_reqs: int
+    dp_rank: int = 0
+    token_usage: float | None = None
+    max_total_num_tokens: int | None = None
+    total_prefill_uncached_tokens: int | None = None
+
+
+class _Loads(msgspec.Struct):
+    loads: list[_RankLoad]
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+class SglangAdapter:
+    """Speaks to SGLang."""
+
+    kind = "sglang"
+    health_path = "/health"
+    """Not `/health_generate`, which computes a token and queues behind the requests."""
+
+    async def identify(self, http: EngineHttp) -> EngineFacts | None:
+        """Facts if it tells its start arguments."""
+        info = await if_there(http.get_json("/server_info", _ServerInfo))
+        if info is None:
+            info = await if_there(http.get_json("/get_server_info", _ServerInfo))
+        if info is None:
+            return None
+        models = await read_models(http)
+        routes = await read_routes(http)
+        has_load = bool(await self.read_load(http))
+        events = _kv_events(info)
+        hints = [
+            *([] if has_load else [_LOAD_HINT]),
+            *([] if info.enable_cache_report else [_CACHED_TOKENS_HINT]),
+            *([_KV_EVENTS_HINT] if events == () else []),
+        ]
+        states = info.internal_states or []
+        return EngineFacts(
+            kind=self.kind,
+            version=info.version,
+            models=models.names,
+            lora=models.lora,
+            ranks=tuple(range(max(1, info.dp_size))),
+            max_context_tokens=info.context_length or models.max_context_tokens,
+            block_size_tokens=info.page_size,
+            kv_capacity_tokens=info.max_total_num_tokens,
+            max_batch=states[0].effective_max_running_requests_per_dp if states else None,
+            capabilities=Capabilities(
+                chat=offers(routes, "/v1/chat/completions"),
+                completions=offers(routes, "/v1/completions"),
+                embeddings=offers(routes, "/v1/embeddings"),
+                responses=offers(routes, "/v1/responses"),
+                tokenize=offers(routes, "/tokenize", "/v1/tokenize"),
+                token_id_prompts=offers(routes, "/v1/completions"),
+                stream_usage=True,
+                cached_tokens=info.enable_cache_report,
+                load=has_load,
+                kv_events=events,
+                rank_header="X-Data-Parallel-Rank",
+            ),
+            hints=tuple(hints),
+        )
+
+    async def probe(self, http: EngineHttp, facts: EngineFacts) -> EngineFacts:
+        """Its start arguments told all."""
+        return facts
+
+    async def read_load(self, http: EngineHttp) -> tuple[LoadReading, ...]:
+        """From `/v1/loads`, which works without --enable-metrics; else from metrics. Empty where it has neither."""
+        loads = await if_there(http.get_json("/v1/loads", _Loads))
+        if loads is not None:
+            return tuple(_reading(load) for load in sorted(loads.loads, key=lambda load: load.dp_rank))
+        metrics = await if_there(http.get_text("/metrics"))
+        return () if metrics is None else _from_metrics(metrics)
+
+    async def tokenize(self, http: EngineHttp, model: str, prompt: str | Sequence[Message]) -> list[int] | None:
+        """By `/tokenize`."""
+        body = {"model": model, "prompt": prompt} if isinstance(prompt, str) else {"model": model, "messages": prompt}
+        answer = await if_there(http.post_json("/tokenize", body, _Tokens))
+        return None if answer is None else answer.tokens
+
+
+def _reading(load: _RankLoad) -> LoadReading:
+    return LoadReading(
+        rank=load.dp_rank,
+        running=prometheus.count(load.num_running_reqs, "num_running_reqs"),
+        waiting=prometheus.count(load.num_waiting_reqs, "num_waiting_reqs"),
+        kv_use=prometheus.share_or_none(load.token_usage),
+        kv_capacity_tokens=load.max_total_num_tokens,
+        computed_tokens_total=load.total_prefill_uncached_tokens,
+    )
+
+
+def _from_metrics(text: str) -> tuple[LoadReading, ...]:
+    samples = prometheus.select(text, _NAMES)
+    running = samples.by_rank(*_RUNNING, rank_label=_RANK_LABEL)
+    waiting = samples.by_rank(*_WAITING, rank_label=_RANK_LABEL)
+    kv_use = samples.by_rank(*_KV_USE, rank_label=_RANK_LABEL)
+    capacity = samples.by_rank(*_KV_CAPACITY, rank_label=_RANK_LABEL)
+    return tuple(
+        LoadReading(
+            rank=rank,
+            running=prometheus.count(running[rank], _RUNNING[0]),
+            waiting=prometheus.count(waiting.get(rank), _WAITING[0]),
+            kv_use=prometheus.share_or_none(kv_use.get(rank)),
+            kv_capacity_tokens=prometheus.count_or_none(capacity.get(rank)),
+        )
+        for rank in sorted(running)
+    )
+
+
+def _kv_events(info: _ServerInfo) -> tuple[KvEventSource, ...] | None:
+    """Where each rank publishes: a rank's port is the configured one plus the rank."""
+    if not info.kv_events_config:
+        return ()
+    try:
+        config = msgspec.json.decode(info.kv_events_config, type=_EventsConfig)
+    except msgspec.DecodeError:
+        return None
+    if config.publisher != "zmq":
+        return ()
+    return tuple(
+        KvEventSource(
+            rank,
+            _port_plus(config.endpoint, rank),
+            _port_plus(config.replay_endpoint, rank) if config.replay_endpoint else None,
+            config.topic,
+        )
+        for rank in range(max(1, info.dp_size))
+    )
+
+
+def _port_plus(endpoint: str, rank: int) -> str:
+    match = re.fullmatch(r"(tcp://.*:)(\d+)", endpoint)
+    return f"{match[1]}{int(match[2]) + rank}" if match else endpoint

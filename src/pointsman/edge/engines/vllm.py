@@ -1,0 +1,173 @@
+"""vLLM: `/version`, Prometheus metrics named `vllm:…`, `/kv_event_sources`, `/tokenize`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pointsman.edge.engines import prometheus_text as prometheus
+from pointsman.edge.engines.adapter import Message
+from pointsman.edge.engines.facts import Capabilities, EngineFacts, KvEventSource
+from pointsman.edge.engines.http import EngineHttp, if_there
+from pointsman.edge.engines.load import LoadReading
+from pointsman.edge.engines.model_list import offers, read_models, read_routes
+from pointsman.edge.engines.usage_probe import probe_cached_tokens
+
+_RANK_LABEL = "engine"
+_RUNNING = "vllm:num_requests_running"
+_WAITING = "vllm:num_requests_waiting"
+_KV_USE = "vllm:kv_cache_usage_perc"
+_KV_USE_OLD = "vllm:gpu_cache_usage_perc"
+_CACHE_CONFIG = "vllm:cache_config_info"
+# Not the prefix_cache_queries/hits counters: those count a waiting request again at every failed admission.
+_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
+_PREEMPTIONS = "vllm:num_preemptions_total"
+_STARTED = "process_start_time_seconds"
+_NAMES = (_RUNNING, _WAITING, _KV_USE, _KV_USE_OLD, _CACHE_CONFIG, _BY_SOURCE, _PREEMPTIONS, _STARTED)
+
+_CACHED_TOKENS_HINT = "start it with --enable-prompt-tokens-details"
+_KV_EVENTS_HINT = (
+    'KV events off: start it with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq"}\''
+)
+_LOAD_HINT = "its load is unknown: start it without --disable-log-stats"
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _EventSource(msgspec.Struct):
+    enable_kv_cache_events: bool = False
+    publisher: str | None = None
+    endpoint: str | None = None
+    replay_endpoint: str | None = None
+    topic: str = ""
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _CacheConfig:
+    block_size_tokens: int | None
+    capacity_tokens: int | None
+
+
+class VllmAdapter:
+    """Speaks to vLLM, and to whatever keeps its contract."""
+
+    kind = "vllm"
+    health_path = "/health"
+
+    async def identify(self, http: EngineHttp) -> EngineFacts | None:
+        """Facts if it has a version and either metrics of vLLM or models that vLLM owns."""
+        version = await if_there(http.get_json("/version", _Version))
+        if version is None:
+            return None
+        metrics = await if_there(http.get_text("/metrics")) or ""
+        measured = prometheus.has_prefix(metrics, "vllm:")
+        models = await read_models(http)
+        if not measured and models.owner != "vllm":
+            return None
+        samples = prometheus.select(metrics, _NAMES)
+        running = samples.by_rank(_RUNNING, rank_label=_RANK_LABEL)
+        caches = _cache_configs(samples)
+        cache = caches[min(caches)] if caches else _CacheConfig(None, None)
+        events = await self._kv_events(http)
+        routes = await read_routes(http)
+        hints = ([] if running else [_LOAD_HINT]) + ([_KV_EVENTS_HINT] if events == () else [])
+        return EngineFacts(
+            kind=self.kind,
+            version=version.version,
+            models=models.names,
+            lora=models.lora,
+            ranks=tuple(sorted(running)) or (0,),
+            max_context_tokens=models.max_context_tokens,
+            block_size_tokens=cache.block_size_tokens,
+            kv_capacity_tokens=cache.capacity_tokens,
+            capabilities=Capabilities(
+                chat=offers(routes, "/v1/chat/completions"),
+                completions=offers(routes, "/v1/completions"),
+                embeddings=offers(routes, "/v1/embeddings"),
+                responses=offers(routes, "/v1/responses"),
+                tokenize=offers(routes, "/tokenize"),
+                token_id_prompts=offers(routes, "/v1/completions"),
+                stream_usage=True,
+                load=bool(running),
+                kv_events=events,
+                rank_header="X-data-parallel-rank",
+            ),
+            hints=tuple(hints),
+        )
+
+    async def probe(self, http: EngineHttp, facts: EngineFacts) -> EngineFacts:
+        """Whether it reports cached tokens."""
+        if facts.capabilities.completions is False:
+            return facts
+        return await probe_cached_tokens(http, facts, _CACHED_TOKENS_HINT)
+
+    async def read_load(self, http: EngineHttp) -> tuple[LoadReading, ...]:
+        """From `/metrics`, one reading an `engine` label. Empty where statistics are switched off."""
+        samples = prometheus.select(await http.get_text("/metrics"), _NAMES)
+        running = samples.by_rank(_RUNNING, rank_label=_RANK_LABEL)
+        waiting = samples.by_rank(_WAITING, rank_label=_RANK_LABEL)
+        kv_use = samples.by_rank(_KV_USE, _KV_USE_OLD, rank_label=_RANK_LABEL)
+        computed = samples.by_rank(_BY_SOURCE, rank_label=_RANK_LABEL, where={"source": "local_compute"})
+        local = samples.by_rank(_BY_SOURCE, rank_label=_RANK_LABEL, where={"source": "local_cache_hit"})
+        remote = samples.by_rank(_BY_SOURCE, rank_label=_RANK_LABEL, where={"source": "external_kv_transfer"})
+        preemptions = samples.by_rank(_PREEMPTIONS, rank_label=_RANK_LABEL)
+        caches = _cache_configs(samples)
+        started = samples.by_rank(_STARTED, rank_label=_RANK_LABEL)
+        return tuple(
+            LoadReading(
+                rank=rank,
+                running=prometheus.count(running[rank], _RUNNING),
+                waiting=prometheus.count(waiting.get(rank), _WAITING),
+                kv_use=prometheus.share_or_none(kv_use.get(rank)),
+                kv_capacity_tokens=caches[rank].capacity_tokens if rank in caches else None,
+                computed_tokens_total=prometheus.count_or_none(computed.get(rank)),
+                cached_tokens_total=prometheus.count_or_none(local[rank] + remote.get(rank, 0))
+                if rank in local
+                else None,
+                preemptions_total=prometheus.count_or_none(preemptions.get(rank)),
+                started_s=started.get(0),
+            )
+            for rank in sorted(running)
+        )
+
+    async def tokenize(self, http: EngineHttp, model: str, prompt: str | Sequence[Message]) -> list[int] | None:
+        """By `/tokenize`."""
+        body = {"model": model, "prompt": prompt} if isinstance(prompt, str) else {"model": model, "messages": prompt}
+        answer = await if_there(http.post_json("/tokenize", body, _Tokens))
+        return None if answer is None else answer.tokens
+
+    async def _kv_events(self, http: EngineHttp) -> tuple[KvEventSource, ...] | None:
+        sources = await if_there(http.get_json("/kv_event_sources", dict[str, _EventSource | None]))
+        if sources is None:
+            return None
+        return tuple(
+            KvEventSource(int(rank), source.endpoint, source.replay_endpoint, source.topic)
+            for rank, source in sources.items()
+            if source
+            and source.enable_kv_cache_events
+            and source.publisher == "zmq"
+            and source.endpoint
+            and rank.isdigit()
+        )
+
+
+def _cache_configs(samples: prometheus.Samples) -> dict[int, _CacheConfig]:
+    configs: dict[int, _CacheConfig] = {}
+    for sample in samples.named(_CACHE_CONFIG):
+        block_size = _positive(sample.labels.get("block_size"))
+        blocks = _positive(sample.labels.get("num_gpu_blocks"))
+        rank = _positive(sample.labels.get(_RANK_LABEL)) or 0
+        configs[rank] = _CacheConfig(block_size, block_size * blocks if block_size and blocks else None)
+    return configs
+
+
+def _positive(label: str | None) -> int | None:
+    return int(label) if label and label.isascii() and label.isdigit() and int(label) > 0 else None
