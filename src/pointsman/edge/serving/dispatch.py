@@ -24,7 +24,7 @@ from pointsman.edge.serving.engine_links import EngineLink, EngineLinks
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.explain import explanation_header
 from pointsman.edge.serving.policies import ActivePolicy
-from pointsman.edge.serving.relay import Ending, EngineTimeout, Relay
+from pointsman.edge.serving.relay import Ending, EngineTimeoutError, Relay
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.http1_client import (
@@ -180,12 +180,12 @@ class Dispatcher:
         if ending is Ending.COMPLETE:
             self._finished(exchange, relay)
         elif ending is Ending.BROKEN:
-            reason = "timeout" if isinstance(relay.error, EngineTimeout) else "engine_lost"
+            reason = "timeout" if isinstance(relay.error, EngineTimeoutError) else "engine_lost"
             self._traffic.stream_errors[reason] += 1
             self._traffic.responses[exchange.route, relay.status] += 1
             self._ledger.apply(Failed(exchange.request.id, self._clock(), str(relay.error)))
             _log.warning("%s: request %s broke after its first byte: %s", worker, exchange.request.id, relay.error)
-        elif isinstance(relay.error, EngineTimeout):
+        elif isinstance(relay.error, EngineTimeoutError):
             self._fail(exchange, 504, f"{relay.error}; it was not sent to another engine, since it was accepted")
         else:
             self._fail(exchange, 502, f"engine {worker} broke off before answering: {relay.error}")

@@ -39,7 +39,7 @@ class Ending(enum.Enum):
     """It failed after the first byte."""
 
 
-class EngineTimeout(PointsmanError):
+class EngineTimeoutError(PointsmanError):
     """The engine kept a request waiting beyond a limit."""
 
 
@@ -251,7 +251,7 @@ class Relay:
     def _late(self, message: str) -> None:
         if self._connection is not None:
             self._connection.abort()
-        self._fail(EngineTimeout(f"{message} from {self._worker}"))
+        self._fail(EngineTimeoutError(f"{message} from {self._worker}"))
 
     def _keep(self, data: bytes) -> None:
         if self._kept is None:
