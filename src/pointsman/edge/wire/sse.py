@@ -1,0 +1,142 @@
+"""Scanning a stream of server-sent events while its bytes pass by: events, usage, end, errors. No JSON per event."""
+
+from __future__ import annotations
+
+import re
+
+from pointsman.edge.wire.usage import USAGE_OBJECT, Usage, usage_of_json
+
+MAX_HELD_BYTES = 1024 * 1024
+
+_EVENT_END = re.compile(rb"\n\r?\n")
+_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]")
+_ERROR = re.compile(rb'(?:\A|\n)(?:data: ?\{\s*"error"\s*:\s*(?!null)|event: ?error)')
+_DATA = b"\ndata:"
+
+
+class StreamScanner:
+    r"""Reads along a stream in whatever pieces it comes. Lines end with `\n` or `\r\n`.
+
+    `feed` returns the bytes to pass on. Without `hide_usage` these are the bytes given, at once. With it, an event that
+    is not complete is held back, and an event that holds usage and an empty `choices` array is left out; every other
+    byte stays.
+    """
+
+    __slots__ = ("_hide_usage", "_max_held", "_skipping", "_tail", "done", "error", "events", "overflowed", "usage")
+
+    def __init__(self, *, hide_usage: bool = False, max_held_bytes: int = MAX_HELD_BYTES):
+        self._hide_usage = hide_usage
+        self._max_held = max_held_bytes
+        self._tail = bytearray()
+        self._skipping = False
+        self.events = 0
+        """Complete data events so far, without `[DONE]`."""
+        self.usage: Usage | None = None
+        """The last usage seen."""
+        self.done = False
+        """`data: [DONE]` was seen."""
+        self.error = False
+        """An error event was seen."""
+        self.overflowed = False
+        """An event longer than the bound passed by unread."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes of the body; returns what to pass on."""
+        if not self._tail:
+            if data.endswith(b"\n\n"):
+                return self._scan(data)
+            if not data:
+                return data
+        if self._skipping:
+            return self._skip(data)
+        return self._feed_unaligned(data)
+
+    def flush(self) -> bytes:
+        """The stream has ended: what is still held and may be passed on."""
+        tail = bytes(self._tail)
+        self._tail.clear()
+        if self._skipping:
+            self._skipping = False
+            return b""
+        rest = self._scan(tail) if tail else b""
+        return rest if self._hide_usage else b""
+
+    def _feed_unaligned(self, data: bytes) -> bytes:
+        tail = self._tail
+        searched = max(0, len(tail) - 2)
+        tail += data
+        end = max(tail.rfind(b"\n\n", searched) + 2, tail.rfind(b"\n\r\n", searched) + 3)
+        if end < 4 and not _EVENT_END.match(tail):
+            # rfind found nothing: both sums are what -1 makes of them
+            end = 0
+        out = b""
+        if end:
+            complete = bytes(tail[:end])
+            del tail[:end]
+            out = self._scan(complete)
+        if len(tail) > self._max_held:
+            out += self._overflow()
+        return out if self._hide_usage else data
+
+    def _overflow(self) -> bytes:
+        """Let go of an event that is too long to be held, and read on at its end."""
+        held = bytes(self._tail)
+        self.overflowed = True
+        self._skipping = True
+        self.events += held.count(_DATA) + held.startswith(b"data:")
+        self._tail = bytearray(held[-2:])
+        return held
+
+    def _skip(self, data: bytes) -> bytes:
+        before = len(self._tail)
+        block = bytes(self._tail) + data
+        match = _EVENT_END.search(block)
+        if match is None:
+            self._tail = bytearray(block[-2:])
+            return data
+        cut = match.end() - before
+        self._skipping = False
+        self._tail.clear()
+        rest = data[cut:]
+        return data[:cut] + (self.feed(rest) if rest else b"")
+
+    def _scan(self, block: bytes) -> bytes:
+        """Look through complete events."""
+        self.events += block.count(_DATA) + block.startswith(b"data:")
+        if b"[DONE]" in block:
+            found = len(_DONE.findall(block))
+            if found:
+                self.done = True
+                self.events -= found
+        if b"error" in block and _ERROR.search(block) is not None:
+            self.error = True
+        if b'"usage"' in block and USAGE_OBJECT.search(block) is not None:
+            return self._scan_usage(block)
+        return block
+
+    def _scan_usage(self, block: bytes) -> bytes:
+        kept: list[bytes] = []
+        at = 0
+        while at < len(block):
+            match = _EVENT_END.search(block, at)
+            end = match.end() if match is not None else len(block)
+            event = block[at:end]
+            at = end
+            if USAGE_OBJECT.search(event) is not None and self._read_usage(event):
+                # blank lines before the event belong to nobody; they stay, so that no split of the stream matters
+                event = event[: len(event) - len(event.lstrip(b"\r\n"))]
+            kept.append(event)
+        return b"".join(kept) if self._hide_usage else block
+
+    def _read_usage(self, event: bytes) -> bool:
+        """Take the usage; True for an event that holds nothing else."""
+        usage, alone = usage_of_json(event_data(event))
+        if usage is not None:
+            self.usage = usage
+        return alone and self._hide_usage
+
+
+def event_data(event: bytes) -> bytes:
+    """The data of one event: its `data:` lines, joined with newlines."""
+    lines = (line.rstrip(b"\r") for line in event.split(b"\n"))
+    return b"\n".join(line[5:].lstrip(b" ") for line in lines if line.startswith(b"data:"))
