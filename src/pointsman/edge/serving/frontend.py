@@ -6,11 +6,11 @@ import asyncio
 import logging
 import random
 
-from pointsman.edge.cluster.prober import Prober
-
 from pointsman.core.ledger.events import Event, Tick, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import EngineError
+from pointsman.edge.cluster.prober import Prober
+from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.clock import monotonic_ms
 from pointsman.edge.serving.dispatch import Dispatcher
@@ -62,12 +62,12 @@ class Frontend:
         self._server = HttpServer(routes.handle, settings.limits)
         self._admin = AdminServer(self.policy, self.status, self._collector())
         self._prober = Prober(
-            settings.sources,
             self.emit,
-            interval_s=settings.heartbeat_s,
-            clock=self._clock,
-            rng=random.Random(settings.seed),
+            self._clock,
+            random.Random(settings.seed),
+            timing=ProbeTiming(interval_s=settings.heartbeat_s),
             ssl_context=settings.engine_tls,
+            health_checks=settings.health_check,
         )
 
     # ---- life
@@ -86,7 +86,7 @@ class Frontend:
         except EngineError:
             await self._server.close()
             raise
-        await self._prober.start()
+        await self._prober.start(settings.sources)
         self._tick_task = asyncio.create_task(self._ticks(), name="ledger ticks")
         _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
 
@@ -125,7 +125,12 @@ class Frontend:
         """The status document."""
         models: dict[str, list[str]] = {model: list(workers) for model, workers in self.ledger.models().items()}
         return make_status(
-            self.ledger.snapshot(), models, self.traffic, self.policy.configured_name, self.policy.policy.name
+            self.ledger.snapshot(),
+            models,
+            self._prober.statuses(),
+            self.traffic,
+            self.policy.configured_name,
+            self.policy.policy.name,
         )
 
     def _collector(self) -> FrontendCollector:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pointsman.core.ledger.ledger import Ledger
-from pointsman.core.model.blocks import NO_KEYS, BlockKeys, salt_seed, text_block_keys
+from pointsman.core.model.blocks import BlockKeys, BlockUnit, salt_seed, text_block_keys
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.serving.bodies import BodyFacts, ReadBody
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.route_keys import route_key_of, tenant_of
-from pointsman.edge.wire import openai
 from pointsman.edge.wire.errors import BadRequest
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
@@ -24,8 +23,6 @@ EXPLAIN_HEADER = b"x-pointsman-explain"
 WORKER_HEADER = b"x-pointsman-worker"
 REQUEST_ID_HEADER = b"x-request-id"
 MAX_REQUEST_ID_BYTES = 128
-
-Parse = Callable[[bytes], openai.AnyRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +46,10 @@ class Intake:
         self._count = itertools.count(1)
 
     def exchange(
-        self, route: str, parse: Parse, incoming: IncomingRequest, responder: Responder, loop_time_s: float
+        self, route: str, read_body: ReadBody, incoming: IncomingRequest, responder: Responder, loop_time_s: float
     ) -> Exchange:
         """Check the body and describe the request. Raises BadRequest."""
-        body = parse(incoming.body)
+        body = read_body(incoming.body)
         self._check_model(body.model)
         settings = self._settings
         tenant = tenant_of(incoming)
@@ -64,7 +61,7 @@ class Intake:
             arrival_ms=self._clock(),
             prompt_tokens=self._ledger.tokens_of_bytes(body.model, blocks.length),
             blocks=blocks,
-            max_output_tokens=body.output_limit,
+            max_output_tokens=body.max_output_tokens,
             sequences=body.sequences,
             route_key=route_key_of(settings.route_key, incoming, tenant),
             tenant=tenant,
@@ -77,7 +74,7 @@ class Intake:
             request=request,
             client_request_id=_client_request_id(incoming) or request_id.encode(),
             streams=body.streams,
-            adds_usage=body.streams and body.takes_stream_options and not body.wants_usage,
+            adds_usage=body.adds_usage,
             explain=settings.debug_headers and incoming.header(EXPLAIN_HEADER) == b"1",
             deadline_s=None if settings.total_timeout_s is None else loop_time_s + settings.total_timeout_s,
         )
@@ -89,13 +86,13 @@ class Intake:
         listed = f"known: {', '.join(known[:20])}" if known else "no engine has been reached yet"
         raise BadRequest(404, f"model {model!r} is not served here; {listed}", "model", "model_not_found")
 
-    def _block_keys(self, body: openai.AnyRequest, tenant: str | None) -> BlockKeys:
+    def _block_keys(self, body: BodyFacts, tenant: str | None) -> BlockKeys:
         """Tenants never share keys; neither do prompts whose tools differ, since these come first in the prompt."""
-        prompt = openai.prompt_bytes(body)
-        if not prompt:
-            return NO_KEYS
-        seed = salt_seed(body.model.encode(), (tenant or "").encode(), openai.prefix_salt(body))
-        return text_block_keys(prompt, self._settings.text_block_bytes, seed)
+        block_bytes = self._settings.text_block_bytes
+        if not body.prefix_cached:
+            return BlockKeys((), block_bytes, BlockUnit.BYTES, len(body.prompt))
+        seed = salt_seed(body.model.encode(), (tenant or "").encode(), *body.salt)
+        return text_block_keys(body.prompt, block_bytes, seed)
 
     def _pinned(self, incoming: IncomingRequest, model: str) -> WorkerId | None:
         if not self._settings.debug_headers:

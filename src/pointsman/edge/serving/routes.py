@@ -9,19 +9,25 @@ from urllib.parse import unquote
 
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.edge.serving.answers import send_error, send_json
+from pointsman.edge.serving.bodies import (
+    ReadBody,
+    read_chat,
+    read_completion,
+    read_embedding,
+    read_responses,
+)
 from pointsman.edge.serving.dispatch import Dispatcher
-from pointsman.edge.serving.intake import Intake, Parse
+from pointsman.edge.serving.intake import Intake
 from pointsman.edge.telemetry.traffic import Traffic
-from pointsman.edge.wire import openai
 from pointsman.edge.wire.errors import BadRequest
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
-GENERATING: dict[str, Parse] = {
-    "/v1/chat/completions": openai.parse_chat,
-    "/v1/completions": openai.parse_completion,
-    "/v1/embeddings": openai.parse_embeddings,
-    "/v1/responses": openai.parse_responses,
+GENERATING: dict[str, ReadBody] = {
+    "/v1/chat/completions": read_chat,
+    "/v1/completions": read_completion,
+    "/v1/embeddings": read_embedding,
+    "/v1/responses": read_responses,
 }
 """Routes that go to an engine."""
 
@@ -49,10 +55,10 @@ class Routes:
 
     async def handle(self, incoming: IncomingRequest, responder: Responder) -> None:
         """Answer one request."""
-        parse = GENERATING.get(incoming.path)
-        if parse is not None and incoming.method == "POST":
-            await self._generate(parse, incoming, responder)
-        elif parse is not None:
+        read_body = GENERATING.get(incoming.path)
+        if read_body is not None and incoming.method == "POST":
+            await self._generate(read_body, incoming, responder)
+        elif read_body is not None:
             self._wrong_method(incoming, responder, "POST")
         elif incoming.method in ("GET", "HEAD"):
             self._get(incoming, responder)
@@ -61,9 +67,9 @@ class Routes:
         else:
             self._not_found(incoming, responder)
 
-    async def _generate(self, parse: Parse, incoming: IncomingRequest, responder: Responder) -> None:
+    async def _generate(self, read_body: ReadBody, incoming: IncomingRequest, responder: Responder) -> None:
         try:
-            exchange = self._intake.exchange(incoming.path, parse, incoming, responder, self._loop.time())
+            exchange = self._intake.exchange(incoming.path, read_body, incoming, responder, self._loop.time())
         except BadRequest as error:
             self._traffic.responses[incoming.path, error.status] += 1
             send_error(responder, error.status, error.message, param=error.param, code=error.code)

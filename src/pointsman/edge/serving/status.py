@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from pointsman import __version__
 from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
+from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.telemetry.traffic import Traffic
 
 
@@ -32,6 +35,18 @@ class WorkerStatus(msgspec.Struct):
     reported_cached_tokens: int
 
 
+class EngineReport(msgspec.Struct):
+    """One engine as probing found it, also one that never answered and so has no worker."""
+
+    name: str
+    url: str
+    state: str
+    reason: str
+    description: str | None
+    """What was found out by asking it."""
+    load_unknown: str | None
+
+
 class RequestStatus(msgspec.Struct):
     """Requests of this front end."""
 
@@ -54,11 +69,17 @@ class Status(msgspec.Struct):
     policy_in_force: str
     models: dict[str, list[str]]
     workers: list[WorkerStatus]
+    engines: list[EngineReport]
     requests: RequestStatus
 
 
 def make_status(
-    fleet: FleetSnapshot, models: dict[str, list[str]], traffic: Traffic, policy: str, policy_in_force: str
+    fleet: FleetSnapshot,
+    models: dict[str, list[str]],
+    engines: Iterable[EngineStatus],
+    traffic: Traffic,
+    policy: str,
+    policy_in_force: str,
 ) -> Status:
     """The document from the ledger's snapshot and the traffic's counters."""
     totals = fleet.totals
@@ -68,6 +89,7 @@ def make_status(
         policy_in_force=policy_in_force,
         models=models,
         workers=[_worker(worker) for worker in fleet.workers],
+        engines=[_engine(engine) for engine in engines],
         requests=RequestStatus(
             running=fleet.running,
             waiting=fleet.waiting,
@@ -102,6 +124,17 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
         cached_share=_share(totals.reported_cached_tokens, totals.reported_prompt_tokens),
         predicted_cached_tokens=totals.predicted_cached_tokens,
         reported_cached_tokens=totals.reported_cached_tokens,
+    )
+
+
+def _engine(engine: EngineStatus) -> EngineReport:
+    return EngineReport(
+        name=engine.name,
+        url=engine.url,
+        state=engine.state,
+        reason=engine.reason,
+        description=engine.facts.describe() if engine.facts else None,
+        load_unknown=engine.load_unknown,
     )
 
 

@@ -1,0 +1,87 @@
+"""Bodies: what the front end needs to know of a request's body, whatever API it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec import Raw, UnsetType
+
+from pointsman.edge.wire.openai import (
+    ChatRequest,
+    CompletionRequest,
+    parse_chat,
+    parse_completion,
+    parse_embedding,
+    parse_responses,
+    prefix_salt,
+    prompt_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """One checked body."""
+
+    model: str
+    streams: bool
+    adds_usage: bool
+    """It streams, and its client did not ask for the usage event."""
+    prompt: bytes
+    """The prompt as it stands in the body, for prefix keys and its length; may be empty."""
+    prefix_cached: bool = True
+    """Engines keep the KV cache of such prompts."""
+    salt: tuple[bytes, ...] = ()
+    """What keeps equal prompts apart."""
+    max_output_tokens: int | None = None
+    sequences: int = 1
+
+
+ReadBody = Callable[[bytes], BodyFacts]
+"""Checks a body; raises BadRequest that names the field."""
+
+
+def read_chat(body: bytes) -> BodyFacts:
+    """Body of `/v1/chat/completions`."""
+    return _generation(parse_chat(body))
+
+
+def read_completion(body: bytes) -> BodyFacts:
+    """Body of `/v1/completions`."""
+    return _generation(parse_completion(body))
+
+
+def read_embedding(body: bytes) -> BodyFacts:
+    """Body of `/v1/embeddings`."""
+    request = parse_embedding(body)
+    return BodyFacts(request.model, False, False, _open_ended(request.input), prefix_cached=False)
+
+
+def read_responses(body: bytes) -> BodyFacts:
+    """Body of `/v1/responses`: its streams always end with the usage, nobody has to ask for it."""
+    request = parse_responses(body)
+    return BodyFacts(
+        request.model,
+        bool(request.stream),
+        False,
+        _open_ended(request.input),
+        max_output_tokens=request.max_output_tokens,
+    )
+
+
+def _generation(request: ChatRequest | CompletionRequest) -> BodyFacts:
+    streams = bool(request.stream)
+    return BodyFacts(
+        model=request.model,
+        streams=streams,
+        adds_usage=streams and not request.include_usage,
+        prompt=prompt_bytes(request),
+        salt=prefix_salt(request),
+        max_output_tokens=request.max_output_tokens,
+        sequences=request.sequences,
+    )
+
+
+def _open_ended(raw: Raw | UnsetType) -> bytes:
+    """A JSON value without its closing quote or bracket: a longer one then begins with it."""
+    return bytes(raw)[:-1] if isinstance(raw, Raw) else b""
