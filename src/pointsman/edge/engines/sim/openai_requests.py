@@ -1,0 +1,120 @@
+"""Bodies that a simulated engine takes: vLLM's OpenAI fields as far as they mean something here.
+
+Other fields are accepted and change nothing: sampling parameters, `seed`, `tools` (they are part of the prompt),
+`tool_choice`, `response_format` (the text stays what it is, no JSON is made), `logprobs` (answered with null).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from pointsman.edge.engines.sim.errors import bad_request
+
+MAX_CHOICES = 128
+
+
+class StreamOptions(msgspec.Struct):
+    """How usage is reported in a stream."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class ContentPart(msgspec.Struct):
+    """One part of a message's content; only text is understood."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct):
+    """One message of a chat."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, object]] | None = None
+    tool_call_id: str | None = None
+
+
+class GenerationBody(msgspec.Struct, kw_only=True):
+    """Fields that chat and completions share."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool = False
+    echo: bool = False
+    return_token_ids: bool | None = None
+    cache_salt: str | None = None
+
+
+class ChatBody(GenerationBody, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    tools: list[dict[str, object]] | None = None
+    add_generation_prompt: bool = True
+
+
+class CompletionBody(GenerationBody, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str | int | list[int]]
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """`POST /tokenize`: a prompt or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    tools: list[dict[str, object]] | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+def parse(body: bytes, kind: type[Body]) -> Body:
+    """A typed body; the error names the field."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        field = message.rpartition("$.")[2].partition("`")[0] if "$." in message else None
+        raise bad_request(f"{message}", field) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request(f"the body is not JSON: {error}") from error
+
+
+def stop_strings(body: GenerationBody) -> tuple[str, ...]:
+    """Strings that end an answer."""
+    if body.stop is None:
+        return ()
+    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    if any(not stop for stop in stops):
+        raise bad_request("stop cannot contain an empty string.", "stop")
+    return stops
+
+
+def choices_of(body: GenerationBody) -> int:
+    """`n`, checked."""
+    n = 1 if body.n is None else body.n
+    if not 1 <= n <= MAX_CHOICES:
+        raise bad_request(f"n must be between 1 and {MAX_CHOICES}, got {n}.", "n")
+    return n

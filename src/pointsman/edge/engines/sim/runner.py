@@ -1,0 +1,184 @@
+"""Drives the engine model in real time: one timer for the step loop, no task a request or a token."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from pointsman.core.engine_model.config import EngineConfig
+from pointsman.core.engine_model.engine import EngineModel, StepResult
+from pointsman.core.engine_model.events import KvEvent
+from pointsman.core.engine_model.sequence import EngineRequest, Sequence, SequenceState
+from pointsman.edge.engines.sim.metrics import SimMetrics
+
+logger = logging.getLogger("pointsman.engines.sim")
+
+# Timers have a resolution of 1 ms: a step that ends this soon counts as ended. The next one still starts at its exact
+# end, so nothing adds up.
+_EARLY_S = 0.0005
+# A turn of the event loop computes steps for this long at most, then lets sockets have their turn.
+_TURN_S = 0.002
+_LATE_S = 0.05
+
+
+class TokenSink(Protocol):
+    """Takes the tokens of one sequence."""
+
+    def on_token(self, token: int, last: bool) -> None:
+        """One more token; `last` when the engine generates no further one."""
+
+    def on_error(self, error: Exception) -> None:
+        """`on_token` raised: the sequence has been aborted."""
+
+
+class _Live:
+    __slots__ = ("arrived_s", "last_s", "sink")
+
+    def __init__(self, sink: TokenSink, now_s: float) -> None:
+        self.sink = sink
+        self.arrived_s = now_s
+        self.last_s = 0.0
+
+
+class EngineRunner:
+    """One engine model and its clock. Everything happens on the event loop that runs it."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        speedup: float,
+        publish: Callable[[list[KvEvent]], None],
+        metrics: SimMetrics,
+    ) -> None:
+        self.engine = EngineModel(config)
+        self.slow_factor = 1.0
+        """Each step takes that many times its modelled duration."""
+        self.behind_ms = 0.0
+        """Modelled time by which this machine was too slow for the speed-up, added up."""
+        self._speedup = speedup
+        self._publish = publish
+        self._metrics = metrics
+        self._live: dict[Sequence, _Live] = {}
+        self._start_s = time.perf_counter()
+        self._end_ms = 0.0
+        self._handle: asyncio.Handle | None = None
+        self._stopped = False
+
+    def now_ms(self) -> float:
+        """Modelled time since the start."""
+        return (time.perf_counter() - self._start_s) * 1000 * self._speedup
+
+    def submit(self, request: EngineRequest, sinks: list[TokenSink]) -> tuple[Sequence, ...]:
+        """Queue a request with a sink for each of its sequences; raises `RequestRefusedError`."""
+        sequences = self.engine.add(request)
+        now_s = time.perf_counter()
+        for sequence, sink in zip(sequences, sinks, strict=True):
+            self._live[sequence] = _Live(sink, now_s)
+        self._wake()
+        return sequences
+
+    def abort(self, sequence: Sequence) -> None:
+        """Take a sequence out, if it has not ended; its sink hears nothing more."""
+        self.engine.abort_sequence(sequence)
+        self._live.pop(sequence, None)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached blocks unless sequences hold some, and say so in an event at once."""
+        done = self.engine.reset_prefix_cache()
+        if done:
+            self._publish(self.engine.take_events())
+        return done
+
+    def stop(self) -> None:
+        """No further step; sinks hear nothing more."""
+        self._stopped = True
+        self._live.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _wake(self) -> None:
+        if self._handle is None and not self._stopped:
+            # Not at once, so that requests of the same turn share the first step.
+            self._handle = asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._handle = None
+        if self._begin(self.now_ms()):
+            self._schedule()
+
+    def _begin(self, at_ms: float) -> bool:
+        step = self.engine.begin_step(at_ms)
+        if step is None:
+            return False
+        self._end_ms = at_ms + step.duration_ms * self.slow_factor
+        return True
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = (self._end_ms - self.now_ms()) / (1000 * self._speedup)
+        self._handle = loop.call_later(wait_s, self._tick) if wait_s > _EARLY_S else loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._handle = None
+        turn_end_s = time.perf_counter() + _TURN_S
+        early_ms = _EARLY_S * 1000 * self._speedup
+        while not self._stopped:
+            now_ms = self.now_ms()
+            if self._end_ms > now_ms + early_ms:
+                self._schedule()
+                return
+            began_ms = self._end_ms
+            self._deliver(self.engine.finish_step(began_ms))
+            if not self._begin(self._catch_up(began_ms, now_ms)):
+                return
+            if self._end_ms == began_ms or time.perf_counter() > turn_end_s:
+                self._handle = asyncio.get_running_loop().call_soon(self._tick)
+                return
+
+    def _catch_up(self, due_ms: float, now_ms: float) -> float:
+        """When the next step begins: at the end of the last one, unless this machine can't keep up."""
+        late_ms = now_ms - due_ms
+        if late_ms <= _LATE_S * 1000 * self._speedup:
+            return due_ms
+        if self.behind_ms == 0.0 and self.engine.config.step.step_ms(1, 1, 1) > 0:
+            logger.warning("this machine is too slow for speedup %g: steps take longer than they should", self._speedup)
+        self.behind_ms += late_ms
+        return now_ms
+
+    def _deliver(self, result: StepResult) -> None:
+        if result.events:
+            self._publish(result.events)
+        live_of, metrics = self._live, self._metrics
+        now_s = time.perf_counter()
+        observe_itl = metrics.itl_s.observe
+        for sequence, token in result.tokens:
+            live = live_of.get(sequence)
+            if live is None:
+                continue
+            if live.last_s:
+                observe_itl(now_s - live.last_s)
+            else:
+                self._first_token(sequence, live, now_s)
+            live.last_s = now_s
+            last = sequence.state is SequenceState.FINISHED
+            if last:
+                del live_of[sequence]
+                metrics.e2e_s.observe(now_s - live.arrived_s)
+            try:
+                live.sink.on_token(token, last)
+            except Exception as error:
+                # One broken stream must not stop the others.
+                logger.exception("tokens of request %s could not be written", sequence.request.id)
+                self.abort(sequence)
+                live.sink.on_error(error)
+
+    def _first_token(self, sequence: Sequence, live: _Live, now_s: float) -> None:
+        ttft_s = now_s - live.arrived_s
+        self._metrics.ttft_s.observe(ttft_s)
+        if sequence.scheduled_ms is not None:
+            scheduled_s = self._start_s + sequence.scheduled_ms / (1000 * self._speedup)
+            self._metrics.queue_s.observe(max(0.0, scheduled_s - live.arrived_s))

@@ -1,0 +1,83 @@
+"""What a simulated engine is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pointsman.core.engine_model.config import EngineConfig
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.timing.profiles import Profile, profile
+from pointsman.edge.wire.kv_events import EventForm
+
+
+@dataclass(frozen=True, slots=True)
+class SimSettings:
+    """One simulated engine. None = taken from the profile."""
+
+    model: str = "sim"
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 = any free one."""
+    profile: str = "instant"
+    block_size: int = 16
+    num_blocks: int | None = None
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 8192
+    max_model_len: int = 32_768
+    prefix_caching: bool = True
+    speedup: float = 1.0
+    """Modelled milliseconds that pass in one real millisecond."""
+    kv_events: str | None = None
+    """ZMQ endpoint of KV events, for example `tcp://127.0.0.1:5557`; port `*` = any free one. None = no events."""
+    replay: str | None = None
+    """ZMQ endpoint of the replay service."""
+    topic: str = ""
+    event_form: EventForm = EventForm.MAP
+    replay_batches: int = 10_000
+    """Batches kept for replay."""
+    dp_rank: int = 0
+    """Data-parallel rank that events and metrics carry."""
+    loras: tuple[str, ...] = ()
+    """Names of adapters that requests may use as their model."""
+    default_output_tokens: int = 128
+    """Length of an answer whose request sets none; it ends with finish_reason `stop`, as if the model had ended it."""
+    seed: int = 0
+    """For what is drawn at random: which events a fault drops, duplicates or reorders."""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("model: a simulated engine needs a model name")
+        if self.speedup <= 0:
+            raise ConfigError(f"speedup must be above 0, not {self.speedup:g}")
+        if self.default_output_tokens < 1:
+            raise ConfigError(f"default_output_tokens must be at least 1, not {self.default_output_tokens}")
+        if self.replay is not None and self.kv_events is None:
+            raise ConfigError("replay is set but kv_events is not: there would be nothing to replay; set kv_events")
+        if self.replay_batches < 1:
+            raise ConfigError(f"replay_batches must be at least 1, not {self.replay_batches}")
+        if self.model in self.loras:
+            raise ConfigError(f"loras: {self.model!r} is the name of the base model; give the adapter another one")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names that requests may use."""
+        return (self.model, *self.loras)
+
+    def speed(self) -> Profile:
+        """The profile; `ConfigError` names the known ones."""
+        return profile(self.profile)
+
+    def engine_config(self, output_ids: tuple[int, ...]) -> EngineConfig:
+        """Configuration of the engine model; `ConfigError` where the numbers don't fit together."""
+        speed = self.speed()
+        blocks = self.num_blocks if self.num_blocks is not None else speed.num_blocks(self.block_size)
+        return EngineConfig(
+            step=speed.step,
+            num_blocks=blocks,
+            block_size=self.block_size,
+            max_num_seqs=self.max_num_seqs,
+            max_batched_tokens=self.max_batched_tokens,
+            max_model_len=self.max_model_len,
+            prefix_caching=self.prefix_caching,
+            output_ids=output_ids,
+        )

@@ -1,0 +1,46 @@
+"""Everything that one simulated engine consists of, apart from HTTP."""
+
+from __future__ import annotations
+
+from pointsman.core.engine_model.events import KvEvent
+from pointsman.edge.engines.sim.event_publisher import EventPublisher
+from pointsman.edge.engines.sim.faults import Faults, FaultState
+from pointsman.edge.engines.sim.metrics import SimMetrics
+from pointsman.edge.engines.sim.runner import EngineRunner
+from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.engines.sim.stream_output import JsonTexts
+from pointsman.edge.engines.sim.tokenizer import SimTokenizer
+
+
+class SimState:
+    """The parts of an engine. `runner` and `metrics` are replaced by a restart."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        self.settings = settings
+        self.tokenizer = SimTokenizer()
+        self.json_texts = JsonTexts()
+        self.faults = FaultState()
+        self.publisher = EventPublisher(settings)
+        self._config = settings.engine_config(self.tokenizer.output_ids)
+        self.metrics = SimMetrics()
+        self.runner = self._new_runner()
+
+    def set_faults(self, faults: Faults) -> None:
+        """Replace the active faults."""
+        self.faults.set(faults)
+        self.publisher.set_faults(faults.events)
+        self.runner.slow_factor = faults.slow_factor
+
+    def restart(self) -> None:
+        """Lose everything that a new process would not have; faults stay."""
+        self.runner.stop()
+        self.publisher.restart()
+        self.metrics = SimMetrics()
+        self.runner = self._new_runner()
+        self.runner.slow_factor = self.faults.active.slow_factor
+
+    def _new_runner(self) -> EngineRunner:
+        return EngineRunner(self._config, self.settings.speedup, self._publish, self.metrics)
+
+    def _publish(self, events: list[KvEvent]) -> None:
+        self.publisher.publish(events)
