@@ -18,6 +18,7 @@ from pointsman.edge.configuration.describe import (
     union_members,
     without_annotation,
 )
+from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.nodes import MappingNode, Node, Place, ScalarNode, SequenceNode
 from pointsman.edge.configuration.secret import Secret
 
@@ -107,7 +108,8 @@ def _parse(value: object, parsed: Any, kind: Any, where: str) -> Any:
 
 
 def _got(value: object, kind: Any) -> str:
-    if Secret in union_members(without_annotation(kind)[0]):
+    members = union_members(without_annotation(kind)[0])
+    if Secret in members or (EngineUrl in members and "@" in str(value)):
         return ""
     return f", not {value!r}"
 

@@ -1,0 +1,103 @@
+"""A known model's file from the Hugging Face hub: its cache on this computer, then a download."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+import aiohttp
+
+from pointsman.core.model.errors import ModelFileError
+from pointsman.edge.engines.local.gguf import check_known
+from pointsman.edge.engines.local.model_spec import KnownModel
+from pointsman.edge.engines.local.progress import Progress, ProgressCallback
+
+CONNECT_LIMIT_S = 3.0
+_READ_LIMIT_S = 30.0
+_CHUNK_BYTES = 1 << 18
+_LOCK_POLL_S = 0.25
+
+
+def cached_files(model: KnownModel, caches: Sequence[Path]) -> list[Path]:
+    """Copies in hub caches, whose layout is `models--OWNER--NAME/snapshots/REVISION/FILE`."""
+    folder = "models--" + model.hub_repository.replace("/", "--")
+    return [path for cache in caches for path in sorted((cache / folder / "snapshots").glob(f"*/{model.file}"))]
+
+
+async def download(model: KnownModel, hub_url: str, target: Path, progress: ProgressCallback) -> None:
+    """Fetch the file to `target`, resuming what an earlier call left in `target.part`.
+
+    Raises ModelFileError when the hub can't be reached or what came is not the model; then `target` doesn't exist.
+    """
+    part = target.with_name(target.name + ".part")
+    async with _locked(part, progress) as file:
+        if not await asyncio.to_thread(target.exists):
+            try:
+                await _fill(file, f"{hub_url}/{model.hub_repository}/resolve/main/{model.file}", model, progress)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise ModelFileError(f"{hub_url}: {str(error) or type(error).__name__}") from error
+            await asyncio.to_thread(_accept, part, target, model)
+
+
+async def _fill(file: IO[bytes], url: str, model: KnownModel, progress: ProgressCallback) -> None:
+    done_bytes = file.seek(0, 2)
+    if done_bytes >= model.size_bytes:
+        return
+    timeout = aiohttp.ClientTimeout(connect=CONNECT_LIMIT_S, sock_connect=CONNECT_LIMIT_S, sock_read=_READ_LIMIT_S)
+    headers = {"Range": f"bytes={done_bytes}-"} if done_bytes else {}
+    async with (
+        aiohttp.ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as session,
+        session.get(url, headers=headers) as answer,
+    ):
+        if answer.status not in (200, 206):
+            raise ModelFileError(f"{url} answered {answer.status} {answer.reason}")
+        if answer.status == 200 and done_bytes:
+            done_bytes = 0
+            file.truncate(0)
+        async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
+            done_bytes += file.write(chunk)
+            if done_bytes > model.size_bytes:
+                file.truncate(0)
+                raise ModelFileError(f"{url} sends more than the {model.size_bytes:,} bytes of {model.file}")
+            progress(Progress(f"downloading {model.file}", done_bytes, model.size_bytes))
+    file.flush()
+
+
+def _accept(part: Path, target: Path, model: KnownModel) -> None:
+    try:
+        check_known(part, model)
+    except ModelFileError:
+        if part.stat().st_size >= model.size_bytes:
+            part.unlink()
+        raise
+    part.rename(target)
+
+
+@asynccontextmanager
+async def _locked(part: Path, progress: ProgressCallback) -> AsyncIterator[IO[bytes]]:
+    """The partial file, open to append and locked: two processes never write one download."""
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        file = part.open("ab")
+    except OSError as error:
+        raise ModelFileError(f"{part}: can't be written: {error.strerror}") from error
+    with file:
+        waiting = False
+        while not _try_lock(file):
+            if not waiting:
+                progress(Progress(f"another process downloads {part.stem}: waiting for it"))
+            waiting = True
+            await asyncio.sleep(_LOCK_POLL_S)
+        yield file
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
