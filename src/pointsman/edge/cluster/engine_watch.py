@@ -125,7 +125,7 @@ class EngineWatch:
     async def _heartbeat(self, adapter: EngineAdapter) -> None:
         health, readings = await asyncio.gather(self._read_health(adapter), self._read_load(adapter))
         self._restart_seen = self._restart_seen or self._shows_restart(readings)
-        if health.reachable and self._identify_due():
+        if health.reachable and (self._identify_due() or not health.ready):
             health = await self._identify_again(health)
         self._stale = self._stale or not health.ready
         self._tell_health(health)
@@ -169,6 +169,8 @@ class EngineWatch:
         self._facts = facts
         self._identified_ms = self._now_ms()
         self._stale = self._restart_seen = False
+        if not facts.capabilities.load:
+            self._load_unknown = None
         self._set_workers(facts, reason, restarted)
 
     def _set_workers(self, facts: EngineFacts, reason: str, restarted: bool) -> None:

@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+
+import pytest
+
+from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerEvent, WorkerJoined, WorkerLeft
+from pointsman.edge.cluster.engine_watch import EngineWatch
+from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.cluster.status import EngineState
+from pointsman.edge.cluster.timing import ProbeTiming
+from pointsman.edge.engines.http import EngineHttp
+
+
+class Bench:
+    """A watch that is turned by hand, on a clock that is set by hand."""
+
+    def __init__(self, session, source: WorkerSource, *, timeout_s: float = 2.0, health_checks: bool = True) -> None:
+        self.now_ms = 1000.0
+        self.events: list[WorkerEvent] = []
+        http = EngineHttp(session, source.url, api_key=source.api_key, timeout_s=timeout_s)
+        self.watch = EngineWatch(
+            source,
+            http,
+            self.events.append,
+            lambda: self.now_ms,
+            random.Random(1),
+            ProbeTiming(identify_interval_s=60.0),
+            health_checks,
+        )
+
+    async def turn(self, after_s: float = 5.0) -> list[WorkerEvent]:
+        """The events of one round."""
+        self.now_ms += 1000.0 * after_s
+        before = len(self.events)
+        await self.watch.turn()
+        return self.events[before:]
+
+    @property
+    def state(self) -> EngineState:
+        return self.watch.status.state
+
+
+def kinds(events: list[WorkerEvent]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+@pytest.fixture
+def bench_of(session):
+    def make(engine, *, timeout_s: float = 2.0, health_checks: bool = True, **said: object) -> Bench:
+        source = replace(WorkerSource("gpu-a", engine.url), **said)
+        return Bench(session, source, timeout_s=timeout_s, health_checks=health_checks)
+
+    return make
+
+
+async def test_the_first_round_joins_and_reads(make_engine, bench_of, vllm_answers, caplog):
+    caplog.set_level(logging.INFO, "pointsman")
+    bench = bench_of(await make_engine(vllm_answers))
+
+    joined, health, metrics = await bench.turn()
+
+    assert isinstance(joined, WorkerJoined)
+    assert (joined.spec.id, joined.spec.models, joined.spec.kv_capacity_tokens) == ("gpu-a/0", ("m",), 9600)
+    assert health == HealthRead("gpu-a/0", 6000.0, True, True, "GET /health answered 200")
+    assert metrics == MetricsRead("gpu-a/0", 6000.0, 3, 2, 0.25, 9600)
+    assert bench.state is EngineState.READY
+    assert "gpu-a joined" in caplog.text
+    assert "vLLM 0.32.0, model m" in caplog.text
+
+
+async def test_later_rounds_are_cheap_and_silent(make_engine, bench_of, vllm_answers, caplog):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    engine.asked.clear()
+    caplog.set_level(logging.INFO, "pointsman")
+
+    assert kinds(await bench.turn()) == ["HealthRead", "MetricsRead"]
+    assert sorted(asked.path for asked in engine.asked) == ["/health", "/metrics"]
+    assert caplog.text == ""
+
+
+async def test_an_engine_that_is_not_there_yet(make_engine, bench_of, vllm_answers, caplog):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await engine.stop()
+
+    assert await bench.turn() == []
+    assert await bench.turn() == []
+    assert bench.state is EngineState.LOOKING
+    assert "cannot connect" in bench.watch.status.reason
+    assert caplog.text.count("cannot be used yet") == 1
+
+    await engine.start()
+    assert kinds(await bench.turn()) == ["WorkerJoined", "HealthRead", "MetricsRead"]
+
+
+async def test_models_named_in_the_configuration_exist_before_the_engine_answers(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine, models=("alias",), kv_capacity_tokens=50)
+    await engine.stop()
+    bench.watch.announce()
+
+    (joined,) = bench.events
+    assert (joined.spec.id, joined.spec.models, joined.spec.kind) == ("gpu-a/0", ("alias",), "openai")
+    (health,) = await bench.turn()
+    assert (health.reachable, health.ready) == (False, False)
+
+    await engine.start()
+    events = await bench.turn()
+    assert kinds(events) == ["WorkerJoined", "HealthRead", "MetricsRead"]
+    assert (events[0].spec.kind, events[0].spec.models, events[0].spec.kv_capacity_tokens) == ("vllm", ("alias",), 50)
+
+
+async def test_one_lost_probe_is_reported_but_no_verdict(make_engine, bench_of, vllm_answers, caplog):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    await engine.stop()
+
+    (first,) = await bench.turn()
+    assert (first.reachable, first.ready) == (False, False)
+    assert bench.state is EngineState.READY
+    assert "is lost" not in caplog.text
+
+    await bench.turn()
+    await bench.turn()
+    assert bench.state is EngineState.LOST
+    assert caplog.text.count("is lost") == 1
+
+
+async def test_a_slow_health_answer_does_not_hide_the_load(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine, timeout_s=0.1)
+    await bench.turn()
+    engine.answers["/health"] = "hang"
+
+    health, metrics = await bench.turn()
+
+    assert not health.reachable
+    assert "not answered within 0.1 s" in health.reason
+    assert metrics.running == 3
+
+
+async def test_an_engine_that_comes_back_is_asked_what_it_is(make_engine, bench_of, vllm_answers, caplog):
+    caplog.set_level(logging.INFO, "pointsman")
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    await engine.stop()
+    await bench.turn()
+    await bench.turn()
+    await engine.start()
+    engine.answers["/v1/models"] = {"data": [{"id": "other", "owned_by": "vllm"}]}
+
+    events = await bench.turn()
+
+    assert kinds(events) == ["WorkerJoined", "HealthRead", "MetricsRead"]
+    assert events[0].spec.models == ("other",)
+    assert bench.state is EngineState.READY
+    assert "gpu-a changed" in caplog.text
+    assert "gpu-a is ready again" in caplog.text
+
+
+async def test_an_engine_that_was_only_cut_off_keeps_its_worker(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    await engine.stop()
+    await bench.turn()
+    await engine.start()
+
+    assert kinds(await bench.turn()) == ["HealthRead", "MetricsRead"]
+
+
+async def test_a_restart_is_seen_in_the_counters(make_engine, bench_of, vllm_answers, caplog):
+    caplog.set_level(logging.INFO, "pointsman")
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    engine.answers["/metrics"] = vllm_answers["/metrics"].replace(
+        'source="local_compute"} 70', 'source="local_compute"} 0'
+    )
+
+    assert kinds(await bench.turn()) == ["WorkerJoined", "HealthRead", "MetricsRead"]
+    assert "gpu-a restarted" in caplog.text
+    assert kinds(await bench.turn()) == ["HealthRead", "MetricsRead"]
+
+
+async def test_a_restart_is_not_forgotten_while_it_cannot_be_identified(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    engine.answers["/metrics"] = vllm_answers["/metrics"].replace("1.7e+09", "1.8e+09")
+    engine.answers["/version"] = 503
+
+    health, _ = await bench.turn()
+    assert (health.reachable, health.ready) == (True, False)
+
+    engine.answers["/version"] = {"version": "0.33.0"}
+    assert kinds(await bench.turn()) == ["WorkerJoined", "HealthRead", "MetricsRead"]
+    assert bench.watch.status.facts.version == "0.33.0"
+
+
+async def test_not_ready_is_not_unreachable(make_engine, bench_of, vllm_answers, caplog):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    engine.answers["/health"] = 503
+
+    health, _ = await bench.turn()
+
+    assert (health.reachable, health.ready, health.reason) == (True, False, "GET /health answered 503")
+    assert bench.state is EngineState.NOT_READY
+    assert "gpu-a is not ready: GET /health answered 503" in caplog.text
+
+
+async def test_a_failed_scrape_is_unknown_load_and_logged_once(make_engine, bench_of, vllm_answers, caplog):
+    caplog.set_level(logging.INFO, "pointsman")
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    engine.answers["/metrics"] = "vllm:num_requests_running nonsense\n"
+
+    assert kinds(await bench.turn()) == ["HealthRead"]
+    assert kinds(await bench.turn()) == ["HealthRead"]
+    assert caplog.text.count("load is unknown") == 1
+    assert bench.watch.status.load_unknown is not None
+
+    engine.answers["/metrics"] = vllm_answers["/metrics"]
+    assert kinds(await bench.turn()) == ["HealthRead", "MetricsRead"]
+    assert "known again" in caplog.text
+    assert bench.watch.status.load_unknown is None
+
+
+async def test_an_engine_without_load_is_not_asked_for_it(make_engine, bench_of):
+    engine = await make_engine({"/v1/models": {"data": [{"id": "m"}]}})
+    bench = bench_of(engine)
+
+    assert kinds(await bench.turn()) == ["WorkerJoined", "HealthRead"]
+    assert engine.count("/metrics") == 0
+    assert bench.watch.status.load_unknown is None
+
+
+async def test_models_are_read_again_after_a_while(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    engine.answers["/v1/models"] = {"data": [{"id": "m", "owned_by": "vllm"}, {"id": "sql", "parent": "m"}]}
+
+    assert kinds(await bench.turn(after_s=30)) == ["HealthRead", "MetricsRead"]
+    joined, *_ = await bench.turn(after_s=31)
+    assert joined.spec.models == ("m", "sql")
+    assert engine.count("/v1/completions") == 1  # the probe that costs is made once
+    assert bench.watch.status.facts.capabilities.cached_tokens is True
+
+
+async def test_a_slow_look_at_what_it_is_does_not_stop_a_healthy_engine(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine, timeout_s=0.1)
+    await bench.turn()
+    engine.answers["/version"] = "hang"
+
+    health, _ = await bench.turn(after_s=61)
+
+    assert health.ready
+
+
+async def test_ranks_come_and_go(make_engine, bench_of, vllm_answers):
+    def metrics(ranks: int) -> str:
+        return "".join(
+            f'vllm:num_requests_running{{engine="{rank}"}} {rank}\nvllm:num_requests_waiting{{engine="{rank}"}} 0\n'
+            for rank in range(ranks)
+        )
+
+    engine = await make_engine(vllm_answers | {"/metrics": metrics(3)})
+    bench = bench_of(engine)
+    first = await bench.turn()
+    assert [event.spec.id for event in first if isinstance(event, WorkerJoined)] == ["gpu-a/0", "gpu-a/1", "gpu-a/2"]
+    assert [(e.worker, e.running) for e in first if isinstance(e, MetricsRead)][2] == ("gpu-a/2", 2)
+
+    engine.answers["/metrics"] = metrics(2)
+    later = await bench.turn(after_s=61)
+    assert [event.worker for event in later if isinstance(event, WorkerLeft)] == ["gpu-a/2"]
+    assert not any(isinstance(event, WorkerJoined) for event in later)
+
+
+async def test_an_empty_model_list_is_no_worker(make_engine, bench_of, caplog):
+    engine = await make_engine({"/v1/models": {"data": []}})
+    bench = bench_of(engine)
+
+    assert await bench.turn() == []
+    assert "lists no model" in bench.watch.status.reason
+
+    engine.answers["/v1/models"] = {"data": [{"id": "m"}]}
+    assert kinds(await bench.turn()) == ["WorkerJoined", "HealthRead"]
+
+
+async def test_the_key_goes_with_every_probe_and_into_no_log(make_engine, bench_of, vllm_answers, caplog):
+    caplog.set_level(logging.DEBUG, "pointsman")
+    engine = await make_engine(vllm_answers, key="sesame")
+
+    assert kinds(await bench_of(engine, api_key="sesame").turn())[0] == "WorkerJoined"
+    assert {asked.authorization for asked in engine.asked} == {"Bearer sesame"}
+
+    await bench_of(engine, api_key="sesam").turn()
+    assert "the key given for it is wrong" in caplog.text
+    assert "sesam" not in caplog.text
+
+
+async def test_an_engine_of_another_kind_at_the_same_place(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    engine.answers.clear()
+    engine.answers["/v1/models"] = {"data": [{"id": "elsewhere"}]}
+
+    joined, *_ = await bench.turn()
+    assert (joined.spec.kind, joined.spec.models) == ("openai", ("elsewhere",))
+    (health,) = await bench.turn()
+    assert health.ready
+    assert bench.watch.status.load_unknown is None
+
+
+async def test_health_checks_switched_off(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers | {"/health": 503})
+    bench = bench_of(engine, health_checks=False)
+
+    _, health, _ = await bench.turn()
+
+    assert health.ready
+    assert engine.count("/health") == 0
+
+
+async def test_leaving(make_engine, bench_of, vllm_answers):
+    bench = bench_of(await make_engine(vllm_answers))
+    await bench.turn()
+    bench.events.clear()
+
+    bench.watch.leave("drained")
+    bench.watch.leave("drained")
+
+    assert bench.events == [WorkerLeft("gpu-a/0", 6000.0, "drained")]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.worker import Role
+from pointsman.edge.cluster.members import WorkerSource, checked, sources_of_urls
+from pointsman.edge.engines.facts import EngineFacts
+
+FACTS = EngineFacts(
+    kind="vllm",
+    version="1",
+    models=("m",),
+    ranks=(0, 1),
+    max_context_tokens=4096,
+    block_size_tokens=32,
+    kv_capacity_tokens=9600,
+    max_batch=8,
+)
+
+
+def test_a_spec_is_what_the_engine_says():
+    spec = WorkerSource("gpu-a", "http://a:1").spec(FACTS, 1)
+
+    assert (spec.id, spec.rank, spec.url, spec.kind, spec.models) == ("gpu-a/1", 1, "http://a:1", "vllm", ("m",))
+    assert (spec.kv_capacity_tokens, spec.block_size_tokens, spec.max_context_tokens) == (9600, 32, 4096)
+    assert (spec.max_batch_size, spec.queue_depth_threshold) == (8, None)
+
+
+def test_what_the_configuration_says_wins():
+    source = WorkerSource(
+        "a",
+        "http://a:1",
+        role=Role.PREFILL,
+        gpu_count=2,
+        max_batch_size=4,
+        queue_depth_threshold=9,
+        models=("alias",),
+        kv_capacity_tokens=100,
+    )
+
+    spec = source.spec(FACTS, 0)
+
+    assert (spec.role, spec.gpu_count, spec.max_batch_size, spec.queue_depth_threshold) == (Role.PREFILL, 2, 4, 9)
+    assert (spec.models, spec.kv_capacity_tokens) == (("alias",), 100)
+
+
+def test_the_key_is_not_printed():
+    assert "sesame" not in repr(WorkerSource("a", "http://a:1", api_key="sesame"))
+
+
+def test_sources_of_urls_are_called_by_their_address():
+    first, second = sources_of_urls(["http://10.0.0.1:8000/", "https://Engine.Local"])
+
+    assert (first.name, first.url) == ("10.0.0.1:8000", "http://10.0.0.1:8000")
+    assert (second.name, second.url) == ("engine.local:443", "https://engine.local")
+
+
+@pytest.mark.parametrize("url", ["", None, "10.0.0.1:8000", "http://", "http://None:8000", "http://null", "ftp://a"])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(ConfigError, match="URL"):
+        sources_of_urls([url])
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        ([WorkerSource("a", "http://a:1"), WorkerSource("a", "http://b:1")], "the name 'a'"),
+        ([WorkerSource("a", "http://a:1"), WorkerSource("b", "http://A:1/")], "the URL"),
+        ([WorkerSource("", "http://a:1")], "not empty"),
+        ([WorkerSource("a/b", "http://a:1")], "no slash"),
+        ([WorkerSource("a", "http://a:1", kind="tgi")], "kind 'tgi' is unknown"),
+        ([WorkerSource("a", "nowhere")], "engine 'a'"),
+    ],
+)
+def test_sources_that_cannot_be_used(sources, words):
+    with pytest.raises(ConfigError, match=words):
+        checked(sources)
