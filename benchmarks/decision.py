@@ -1,0 +1,177 @@
+"""How long one decision takes, in this process: block keys, the ledger's view, the policy, the record.
+
+usage: scripts/bench decision [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pointsman.core.ledger.events import Admitted, Dispatched, Finished, FirstToken, HealthRead, WorkerJoined
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.blocks import salt_seed, text_block_keys
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column
+from pointsman.core.model.worker import WorkerSpec, worker_id
+from pointsman.core.policies.policy import NO_TIMING, Policy
+from pointsman.core.policies.registry import PolicyRegistry
+from support import report
+from support.histogram import Percentiles, median, percentiles_ms
+from support.processes import BenchmarkError
+
+MODEL = "model"
+BLOCK_BYTES = 128
+KNOWN_SHARE = 0.9
+"""Of each prompt: what an earlier request of the same session sent already."""
+SESSIONS = 64
+STAGES = ("keys", "view", "decide", "record", "total")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded with the results."""
+
+    rounds: int = 3
+    requests: int = 2_000
+    workers: tuple[int, ...] = (8, 64, 256)
+    policies: tuple[str, ...] = ("round_robin", "least_loaded", "power_of_two", "prefix")
+    prompt_blocks: tuple[int, ...] = (4, 400)
+    in_flight_per_worker: int = 8
+
+
+@dataclass(slots=True)
+class Bench:
+    """One ledger with workers, sessions in its index and requests in flight."""
+
+    policy: Policy
+    ledger: Ledger
+    prompts: list[bytes]
+    rng: random.Random
+    in_flight: deque[str] = field(default_factory=deque)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
+
+    def one(self, number: int, limit: int) -> None:
+        """Decide one request, and end the oldest one when more than `limit` run. Only the decision is timed."""
+        now_ms = float(number)
+        session = self.prompts[number % len(self.prompts)]
+        tail = self.rng.randbytes(len(session))
+        text = session + tail[: max(BLOCK_BYTES, int(len(session) / KNOWN_SHARE) - len(session))]
+        started = time.perf_counter()
+        blocks = text_block_keys(text, BLOCK_BYTES, salt_seed(MODEL.encode(), b"", b""))
+        keyed = time.perf_counter()
+        request = Request(f"r{number}", MODEL, now_ms, len(text) // 4, blocks)
+        self.ledger.apply(Admitted(request, now_ms))
+        viewing = time.perf_counter()
+        view = self.ledger.view(request)
+        viewed = time.perf_counter()
+        decision = self.policy.decide(request, view, NO_TIMING, now_ms, self.rng)
+        decided = time.perf_counter()
+        worker = decision.worker
+        if worker is None:
+            raise BenchmarkError(f"{decision.policy} rejected a request: {decision.plan}")
+        cached = int(view.table[Column.CACHED_TOKENS, view.workers.index(worker)])
+        self.ledger.apply(Dispatched(request.id, worker, now_ms, cached))
+        recorded = time.perf_counter()
+        marks = (keyed - started, viewed - viewing, decided - viewed, recorded - decided, recorded - started)
+        for stage, seconds in zip(STAGES, marks, strict=True):
+            self.seconds[stage].append(seconds)
+        self._end_oldest(request.id, now_ms, limit)
+
+    def _end_oldest(self, request_id: str, now_ms: float, limit: int) -> None:
+        self.ledger.apply(FirstToken(request_id, now_ms))
+        self.in_flight.append(request_id)
+        if len(self.in_flight) > limit:
+            self.ledger.apply(Finished(self.in_flight.popleft(), now_ms, output_tokens=50))
+
+
+def prepare(policy: str, workers: int, prompt_blocks: int, seed: int) -> Bench:
+    """Workers that are ready, and sessions of which the prompts differ from the first byte on."""
+    rng = random.Random(seed)
+    ledger = Ledger(text_block_bytes=BLOCK_BYTES)
+    for i in range(workers):
+        name = worker_id(f"engine-{i}")
+        spec = WorkerSpec(name, f"http://10.0.0.{i}:8000", "vllm", (MODEL,), kv_capacity_tokens=320_000)
+        ledger.apply(WorkerJoined(spec, 0.0))
+        ledger.apply(HealthRead(name, 0.0, reachable=True, ready=True, reason=""))
+    known_bytes = max(BLOCK_BYTES, int(prompt_blocks * BLOCK_BYTES * KNOWN_SHARE))
+    prompts = [rng.randbytes(known_bytes) for _ in range(SESSIONS)]
+    return Bench(PolicyRegistry().get(policy), ledger, prompts, rng)
+
+
+def measure(policy: str, workers: int, prompt_blocks: int, options: Options, seed: int) -> dict[str, Percentiles]:
+    """One round of one case; the first half as many requests warm up."""
+    bench = prepare(policy, workers, prompt_blocks, seed)
+    warm_up = max(options.requests // 2, SESSIONS * 2)
+    for number in range(warm_up + options.requests):
+        if number == warm_up:
+            for seconds in bench.seconds.values():
+                seconds.clear()
+        bench.one(number, workers * options.in_flight_per_worker)
+    return {stage: percentiles_ms(seconds) for stage, seconds in bench.seconds.items()}
+
+
+def run(options: Options) -> dict[str, Any]:
+    """All cases, round by round. Keys of the result: `policy/workers/blocks`."""
+    reports: dict[str, list[dict[str, Percentiles]]] = {}
+    for turn in range(options.rounds):
+        for blocks in options.prompt_blocks:
+            for workers in options.workers:
+                for policy in options.policies:
+                    case = reports.setdefault(f"{policy}/{workers}/{blocks}", [])
+                    case.append(measure(policy, workers, blocks, options, seed=turn))
+        print(f"round {turn + 1} of {options.rounds} done", flush=True)
+    return {"reports": reports}
+
+
+def summary(results: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Medians over rounds in µs: p50 of each stage, p99 of the whole."""
+    rows = {}
+    for case, rounds in results["reports"].items():
+        row = {f"{stage}_p50_us": _us([one[stage].p50 for one in rounds]) for stage in STAGES}
+        row["total_p99_us"] = _us([one["total"].p99 for one in rounds])
+        rows[case] = row
+    return rows
+
+
+def _us(values_ms: list[float | None]) -> float | None:
+    middle = median(values_ms)
+    return None if middle is None else middle * 1e3
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table of the page."""
+    header = ["policy", "workers", "blocks", *(f"{stage} p50 µs" for stage in STAGES), "total p99 µs"]
+    lines = [
+        [*case.split("/"), *(report.number(value, 1) for value in row.values())]
+        for case, row in summary(results).items()
+    ]
+    return report.table(header, lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, nothing written")
+    arguments = parser.parse_args()
+    options = Options(rounds=1, requests=200) if arguments.quick else Options()
+    facts = report.machine()
+    try:
+        results = run(options)
+        if not arguments.quick:
+            report.write_json("decision", msgspec.to_builtins(options), facts, {"summary": summary(results), **results})
+            report.write_section("decision", markdown(results))
+    except BenchmarkError as error:
+        print(f"decision: {error}", file=sys.stderr)
+        return 1
+    print(markdown(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""What a front end costs per streamed request: CPU time, added TTFT, memory; ours beside its peers in one run.
+
+usage: scripts/bench relay [--quick] [--rounds N] [--only NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from support import process_stats, report
+from support.histogram import median, ratio
+from support.load_spec import LoadReport, LoadSpec
+from support.loading import run_load, set_pace
+from support.processes import BenchmarkError, Processes, processes
+from support.subjects import Running, Subject, direct, installed, start_mock_engines
+
+ENGINES = 4
+SCENARIOS = ("saturated", "paced", "single")
+PACED_ITL_MS = 5
+PACED_RATE_PER_S = 200.0
+
+Reports = dict[str, dict[str, list[LoadReport]]]
+"""Scenario → subject → one report a round."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded with the results."""
+
+    rounds: int = 5
+    measure_s: float = 2.5
+    clients: int = 64
+    rate_per_s: float = PACED_RATE_PER_S
+    itl_ms: int = PACED_ITL_MS
+    max_tokens: int = 50
+    engines: int = ENGINES
+
+
+def run(options: Options, only: Sequence[str] | None) -> dict[str, Any]:
+    """Start all subjects, measure them in turns, return the raw results."""
+    with processes() as group:
+        engines = start_mock_engines(group, options.engines)
+        subjects = installed(only)
+        running = [direct(engines), *_start_all(group, engines, subjects)]
+        idle_rss = {each.name: _rss_bytes(each) for each in running}
+        reports: Reports = {scenario: {each.name: [] for each in running} for scenario in SCENARIOS}
+        for turn in range(options.rounds):
+            _measure_round(options, engines, _rotated(running, turn), reports, group.pids())
+            print(f"round {turn + 1} of {options.rounds} done", flush=True)
+        return {
+            "versions": {name: version for name, (_, version) in subjects.items()},
+            "own_engine": [each.name for each in running if each.own_engine],
+            "idle_rss_bytes": idle_rss,
+            "end_rss_bytes": {each.name: _rss_bytes(each) for each in running},
+            "reports": reports,
+        }
+
+
+def _start_all(group: Processes, engines: Sequence[int], subjects: Mapping[str, tuple[Subject, str]]) -> list[Running]:
+    started = []
+    for name, (subject, _) in subjects.items():
+        print(f"starting {name}", flush=True)
+        started.append(subject.start(group, engines))
+    return started
+
+
+def _rotated(running: Sequence[Running], turn: int) -> list[Running]:
+    """Another first one each round, so that no subject always follows the same neighbour's load."""
+    shift = turn % len(running)
+    return [*running[shift:], *running[:shift]]
+
+
+def _measure_round(
+    options: Options, engines: Sequence[int], running: Sequence[Running], reports: Reports, pids: tuple[int, ...]
+) -> None:
+    for scenario in SCENARIOS:
+        set_pace(engines[0], 0 if scenario == "saturated" else options.itl_ms)
+        for each in running:
+            reports[scenario][each.name].append(run_load(_spec(scenario, options, each, pids)))
+
+
+def _spec(scenario: str, options: Options, target: Running, pids: tuple[int, ...]) -> LoadSpec:
+    spec = LoadSpec(
+        port=target.port,
+        model=target.model,
+        connections=options.clients,
+        max_tokens=options.max_tokens,
+        measure_s=options.measure_s,
+        watch=(target.pid,) if target.pid else (),
+        harness=tuple(pid for pid in pids if pid != target.pid),
+    )
+    change = msgspec.structs.replace
+    if scenario == "paced":
+        return change(spec, connections=256, rate_per_s=options.rate_per_s, gaps=True)
+    if scenario == "single":
+        return change(spec, connections=1, max_tokens=8, warmup_s=0.15, measure_s=options.measure_s / 3)
+    return spec
+
+
+def _rss_bytes(running: Running) -> int | None:
+    return process_stats.rss_bytes(process_stats.tree(running.pid)) if running.pid else None
+
+
+def summary(results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Per subject: medians over rounds; what is added is the difference to the median of the engine asked directly."""
+    reports: Reports = results["reports"]
+    base = _medians(reports, "direct")
+    rows = {}
+    for name in reports["saturated"]:
+        row = _medians(reports, name)
+        if name not in results["own_engine"] and name != "direct":
+            for key in ("ttft_p50_ms", "ttft_p99_ms", "single_ttft_p50_ms"):
+                row[f"added_{key}"] = _difference(row[key], base[key])
+        row["errors"] = float(sum(one.errors for scenario in SCENARIOS for one in reports[scenario][name]))
+        row["idle_rss_mb"] = _megabytes(results["idle_rss_bytes"][name])
+        row["end_rss_mb"] = _megabytes(results["end_rss_bytes"][name])
+        rows[name] = row
+    return rows
+
+
+def _medians(reports: Reports, name: str) -> dict[str, float | None]:
+    saturated, paced, single = (reports[scenario][name] for scenario in SCENARIOS)
+    return {
+        "cpu_us": median([one.cpu_us_per_request for one in saturated]) or None,
+        "requests_per_s": median([one.requests_per_s for one in saturated]),
+        "core_busy": median([one.watched_cpu_share for one in saturated]) or None,
+        "paced_cpu_us": median([one.cpu_us_per_request for one in paced]) or None,
+        "ttft_p50_ms": median([one.ttft_ms.p50 for one in paced]),
+        "ttft_p99_ms": median([one.ttft_ms.p99 for one in paced]),
+        "single_ttft_p50_ms": median([one.ttft_ms.p50 for one in single]),
+        "foreign_cores": median([one.foreign_cores for one in saturated + paced]),
+    }
+
+
+def _difference(value: float | None, base: float | None) -> float | None:
+    return value - base if value is not None and base is not None else None
+
+
+def _megabytes(size: int | None) -> float | None:
+    return size / 1e6 if size else None
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The table of the page."""
+    rows = summary(results)
+    versions = results["versions"]
+    header = [
+        "front end", "version", "CPU µs / request", "requests/s", "its core busy", "CPU µs / request at 200/s",
+        "added TTFT p50 ms", "added TTFT p99 ms", "added TTFT p50, one client", "RSS idle → end MB", "errors",
+    ]  # fmt: skip
+    lines = [
+        [
+            name,
+            versions.get(name, ""),
+            report.number(row["cpu_us"]),
+            report.number(row["requests_per_s"]),
+            report.number(row["core_busy"] and row["core_busy"] * 100) + (" %" if row["core_busy"] else ""),
+            report.number(row["paced_cpu_us"]),
+            _added(row, "ttft_p50_ms"),
+            _added(row, "ttft_p99_ms"),
+            _added(row, "single_ttft_p50_ms"),
+            f"{report.number(row['idle_rss_mb'])} → {report.number(row['end_rss_mb'])}" if row["idle_rss_mb"] else "–",
+            report.number(row["errors"]),
+        ]
+        for name, row in rows.items()
+    ]
+    noise = max(row["foreign_cores"] or 0.0 for row in rows.values())
+    return f"{report.table(header, lines)}\n\n{report.noise_line(noise)}\n\n{_ratios(rows)}".strip()
+
+
+def _added(row: Mapping[str, float | None], key: str) -> str:
+    if f"added_{key}" in row:
+        return report.number(row[f"added_{key}"], 2)
+    return f"({report.number(row[key], 2)} in all)"
+
+
+def _ratios(rows: Mapping[str, Mapping[str, float | None]]) -> str:
+    ours = [name for name in rows if name.startswith("pointsman")]
+    others = [name for name in rows if name not in ours and name != "direct"]
+    if not ours or not others:
+        return ""
+    header = ["CPU µs / request, ratio of medians", *(f"÷ {name}" for name in others)]
+    lines = [
+        [name, *(report.number(ratio(rows[name]["cpu_us"], rows[other]["cpu_us"]), 2) for other in others)]
+        for name in ours
+    ]
+    return report.table(header, lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, nothing written")
+    parser.add_argument("--rounds", type=int, default=Options().rounds)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these front ends")
+    arguments = parser.parse_args()
+    options = Options(rounds=1, measure_s=1.0) if arguments.quick else Options(rounds=arguments.rounds)
+    facts = report.machine()
+    try:
+        results = run(options, arguments.only)
+        text = markdown(results)
+        if not arguments.quick and not arguments.only:
+            report.write_json("relay", msgspec.to_builtins(options), facts, {"summary": summary(results), **results})
+            report.write_section("relay", text)
+    except BenchmarkError as error:
+        print(f"relay: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
