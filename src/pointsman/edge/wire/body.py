@@ -37,13 +37,14 @@ def set_member(body: bytes, name: str, value: bytes) -> bytes:
     return body[: span[0]] + value + body[span[1] :]
 
 
-def ensure_stream_usage(body: bytes) -> bytes:
+def ensure_stream_usage(body: bytes, *, absent: bool = False) -> bytes:
     """Set `stream_options.include_usage` to true, so that the engine tells the usage of a stream.
 
-    Other members of `stream_options` stay. Raises ValueError for broken JSON, or for a `stream_options` that is neither
+    Other members of `stream_options` stay. `absent`: the caller knows from parsing that there is none, which saves the
+    search. Raises ValueError for broken JSON, or for a `stream_options` that is neither
     an object nor null.
     """
-    if not _may_have_stream_options(body):
+    if absent or not _may_have_stream_options(body):
         return _insert(body, "stream_options", b'{"include_usage":true}')
     span = top_level_spans(body).get("stream_options")
     if span is None:

@@ -17,6 +17,7 @@ _TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
     504: "timeout_error",
+    505: "invalid_request_error",
 }
 
 

@@ -7,11 +7,10 @@ import re
 import msgspec
 
 _SPACE = re.compile(rb"[ \t\r\n]*+")
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR = re.compile(rb"[^ \t\r\n,:\[\]{}\"]++")
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]', re.DOTALL)
+_MARK = re.compile(rb'["{}\[\]]')
 _OPENING = (b"{", b"[")
-_CLOSING = (b"}", b"]")
+_BACKSLASH = ord("\\")
 
 
 def object_start(body: bytes) -> int:
@@ -55,12 +54,12 @@ def _expect(body: bytes, at: int, mark: bytes) -> int:
 
 
 def _name(body: bytes, at: int) -> tuple[str, int]:
-    match = _STRING.match(body, at)
-    if match is None:
+    if body[at : at + 1] != b'"':
         raise ValueError(f"malformed JSON: expected a member's name at byte {at}")
-    text = match.group()
+    end = _string_end(body, at)
+    text = body[at:end]
     try:
-        return (msgspec.json.decode(text, type=str) if b"\\" in text else text[1:-1].decode()), match.end()
+        return (msgspec.json.decode(text, type=str) if b"\\" in text else text[1:-1].decode()), end
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"malformed JSON: the member's name at byte {at}: {error}") from None
 
@@ -69,20 +68,40 @@ def _value_end(body: bytes, at: int) -> int:
     first = body[at : at + 1]
     if first in _OPENING:
         return _nested_end(body, at)
-    match = (_STRING if first == b'"' else _SCALAR).match(body, at)
+    if first == b'"':
+        return _string_end(body, at)
+    match = _SCALAR.match(body, at)
     if match is None:
         raise ValueError(f"malformed JSON: expected a value at byte {at}")
     return match.end()
 
 
+def _string_end(body: bytes, at: int) -> int:
+    """Offset behind the closing quote of the string whose opening quote is at `at`."""
+    end = body.find(b'"', at + 1)
+    while end > 0:
+        first = end
+        while body[first - 1] == _BACKSLASH:
+            first -= 1
+        if (end - first) % 2 == 0:
+            return end + 1
+        end = body.find(b'"', end + 1)
+    raise ValueError(f"malformed JSON: the string at byte {at} does not end")
+
+
 def _nested_end(body: bytes, at: int) -> int:
     depth = 0
-    for match in _TOKEN.finditer(body, at):
-        token = match.group()
-        if token in _OPENING:
+    match = _MARK.search(body, at)
+    while match is not None:
+        mark = match.group()
+        end = match.end()
+        if mark == b'"':
+            end = _string_end(body, match.start())
+        elif mark in _OPENING:
             depth += 1
-        elif token in _CLOSING:
+        else:
             depth -= 1
             if not depth:
-                return match.end()
+                return end
+        match = _MARK.search(body, end)
     raise ValueError(f"malformed JSON: the value at byte {at} does not end")

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import tracemalloc
+
+import pytest
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+async def answer_ok(request, responder):
+    responder.send(200, (), b"ok")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nHost: h\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(200)) + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 5000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n" + b"y" * 300_000,
+        b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 300_000,
+    ],
+    ids=["many", "large", "endless name", "endless value"],
+)
+async def test_header_flood(wire, head):
+    server = await wire.serve(answer_ok, max_head_bytes=4096, max_headers=100)
+    client = await wire.client(server.port)
+    client.send(head)
+    answer = await client.response()
+    assert answer.status == 431
+    assert "header" in json.loads(answer.body)["error"]["message"]
+
+
+async def test_endless_target(wire):
+    server = await wire.serve(answer_ok, max_head_bytes=4096)
+    client = await wire.client(server.port)
+    client.send(b"GET /" + b"a" * 300_000)
+    assert (await client.response()).status == 414
+
+
+async def test_trailer_flood(wire):
+    server = await wire.serve(answer_ok, max_head_bytes=4096)
+    client = await wire.client(server.port)
+    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"y" * 300_000)
+    assert (await client.response()).status == 431
+
+
+async def test_body_too_large_by_its_length_is_refused_unread(wire):
+    server = await wire.serve(answer_ok, max_body_bytes=1000)
+    client = await wire.client(server.port)
+    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n")
+    answer = await client.response()
+    assert answer.status == 413
+    assert "1001" in json.loads(answer.body)["error"]["message"]
+
+
+async def test_a_client_that_goes_on_sending_still_gets_its_413(wire):
+    server = await wire.serve(answer_ok, max_body_bytes=1000)
+    client = await wire.client(server.port)
+    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000)
+    assert (await client.response()).status == 413
+
+
+async def test_chunked_body_too_large_while_it_grows(wire):
+    server = await wire.serve(answer_ok, max_body_bytes=1000)
+    client = await wire.client(server.port)
+    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + b"190\r\n%b\r\n" % (b"x" * 400) * 3)
+    assert (await client.response()).status == 413
+
+
+async def test_tiny_chunks_take_no_more_memory_than_their_bytes(offline):
+    offline.connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+    data = b"1\r\nx\r\n" * 5_000
+    tracemalloc.start()
+    for _ in range(40):
+        offline.connection.data_received(data)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 2 * 200_000 + 100_000
+
+
+async def test_slow_head_gets_408(wire):
+    server = await wire.serve(answer_ok, head_timeout_s=0.1)
+    client = await wire.client(server.port)
+    client.send(GET[:20])
+    answer = await client.response()
+    assert answer.status == 408
+    assert "header" in json.loads(answer.body)["error"]["message"]
+
+
+async def test_dripping_head_does_not_extend_its_time(wire):
+    server = await wire.serve(answer_ok, head_timeout_s=0.15)
+    client = await wire.client(server.port)
+
+    async def drip():
+        client.send(b"GET / HTTP/1.1\r\n")
+        while True:
+            client.send(b"X: y\r\n")
+            await asyncio.sleep(0.02)
+
+    dripping = asyncio.ensure_future(drip())
+    assert (await client.response()).status == 408
+    dripping.cancel()
+
+
+async def test_stalled_body_gets_408(wire):
+    server = await wire.serve(answer_ok, body_timeout_s=0.1)
+    client = await wire.client(server.port)
+    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
+    answer = await client.response()
+    assert answer.status == 408
+    assert "body" in json.loads(answer.body)["error"]["message"]
+
+
+async def test_silent_connections_are_closed_without_a_word(wire):
+    server = await wire.serve(answer_ok, head_timeout_s=0.1, keep_alive_timeout_s=0.1)
+    client = await wire.client(server.port)
+    assert await client.rest() == b""
+    client = await wire.client(server.port)
+    client.send(GET)
+    assert (await client.response()).status == 200
+    assert await client.rest() == b""
+
+
+async def test_no_limit_runs_while_the_handler_works(wire):
+    go = asyncio.Event()
+
+    async def handler(request, responder):
+        await go.wait()
+        responder.send(200, (), b"")
+
+    server = await wire.serve(handler, head_timeout_s=0.08, body_timeout_s=0.08, keep_alive_timeout_s=0.08)
+    client = await wire.client(server.port)
+    client.send(GET)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.reader.read(1), 0.3)
+    go.set()
+    assert (await client.response()).status == 200
+
+
+async def test_time_out_of_the_next_request_leaves_the_answer_before_it_alone(wire):
+    go = asyncio.Event()
+
+    async def handler(request, responder):
+        await go.wait()
+        responder.send(200, (), b"fine")
+
+    server = await wire.serve(handler, head_timeout_s=0.08)
+    client = await wire.client(server.port)
+    client.send(GET + GET[:10])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.reader.read(1), 0.3)
+    go.set()
+    assert (await client.response()).body == b"fine"
+    assert (await client.response()).status == 408
+
+
+async def test_connections_beyond_the_limit_get_503(wire):
+    server = await wire.serve(answer_ok, max_connections=2)
+    clients = [await wire.client(server.port) for _ in range(2)]
+    for client in clients:
+        client.send(GET)
+        assert (await client.response()).status == 200
+    extra = await wire.client(server.port)
+    answer = await extra.response()
+    assert answer.status == 503
+    assert answer.headers["connection"] == "close"
+    assert await extra.rest() == b""
+    await clients[0].close()
+    again = await wire.client(server.port)
+    again.send(GET)
+    assert (await again.response()).status == 200
+
+
+async def test_client_that_reads_nothing_is_cut_off(wire):
+    cancelled = asyncio.Event()
+    paused = asyncio.Event()
+
+    async def handler(request, responder):
+        responder.on_pause = paused.set
+        responder.start(200)
+        try:
+            while not paused.is_set():
+                responder.write(b"x" * 65536)
+                await asyncio.sleep(0)
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    server = await wire.serve(handler, write_timeout_s=0.1)
+    client = await wire.client(server.port, limit=1024)
+    client.send(GET)
+    await asyncio.wait_for(cancelled.wait(), 3)
+    assert paused.is_set()
+
+
+async def test_running_out_of_file_descriptors_is_survived(wire):
+    server = await wire.serve(answer_ok)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    first = await wire.client(server.port)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = max(first.writer.get_extra_info("socket").fileno(), 16)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 20, hard))
+    crowd = []
+    try:
+        with pytest.raises(OSError, match="Too many open files|Connect call|Connection"):
+            for _ in range(40):
+                crowd.append(await wire.client(server.port))
+        await asyncio.sleep(0.05)
+        first.send(GET)
+        assert (await first.response()).status == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for client in crowd:
+        client.reset()
+
+    async def served() -> None:
+        while True:
+            try:
+                client = await wire.client(server.port)
+                client.send(GET)
+                assert (await client.response()).status == 200
+                return
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(served(), 5)
