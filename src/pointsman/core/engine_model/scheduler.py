@@ -72,16 +72,22 @@ class Scheduler:
         batch = Batch()
         budget = self._budget
         preemptions = self.preemptions
-        running = self.running
-        position = 0
-        while position < len(running) and budget:
-            sequence = running[position]
-            count = min(len(sequence.tokens) - sequence.computed, budget)
-            if not self._reserve(sequence, count):
+        running, size = self.running, self._block_size
+        # This loop turns once a sequence and step: nothing is called in it that a plain decode does not need.
+        for sequence in running[:]:
+            computed = sequence.computed
+            end = len(sequence.tokens)
+            if end - computed > budget:
+                end = computed + budget
+            # Without a new block and without one that gets full there is nothing to reserve.
+            if (end >= sequence.blocks_announced * size + size or end > len(sequence.blocks) * size) and (
+                sequence.state is not SequenceState.RUNNING or not self._reserve(sequence, end)
+            ):
+                break  # preempted for an older one or for lack of blocks: all younger ones are, too
+            batch.add(sequence, end - computed)
+            budget -= end - computed
+            if not budget:
                 break
-            batch.add(sequence, count)
-            budget -= count
-            position += 1
         if self.waiting and self.preemptions == preemptions:
             self._admit(batch, budget, now_ms)
         return batch
@@ -137,9 +143,8 @@ class Scheduler:
         self._announce(sequence, computed + count)
         return count
 
-    def _reserve(self, sequence: Sequence, count: int) -> bool:
-        """Blocks for `count` more tokens of a running sequence; False when it had to be preempted itself."""
-        end = sequence.computed + count
+    def _reserve(self, sequence: Sequence, end: int) -> bool:
+        """Blocks for the tokens of a running sequence up to `end`; False when it had to be preempted itself."""
         missing = -(-end // self._block_size) - len(sequence.blocks)
         if missing > 0:
             while missing > self.pool.free:
@@ -171,11 +176,12 @@ class Scheduler:
 
     def _announce(self, sequence: Sequence, end: int) -> None:
         """Put the blocks that are full once tokens up to `end` are computed into the prefix cache."""
-        if not self._prefix_caching:
-            return
         size = self._block_size
         first, last = sequence.blocks_announced, end // size
         if last <= first:
+            return
+        sequence.blocks_announced = last
+        if not self._prefix_caching:
             return
         tokens, hashes = sequence.tokens, sequence.hashes
         while len(hashes) < last:
@@ -183,7 +189,6 @@ class Scheduler:
             hashes.append(block_hash(tokens[start : start + size], hashes[-1] if hashes else sequence.seed))
         for number in range(first, last):
             self.pool.mark_cached(sequence.blocks[number], hashes[number])
-        sequence.blocks_announced = last
         self.events.append(
             BlockStored(
                 block_hashes=tuple(hashes[first:last]),

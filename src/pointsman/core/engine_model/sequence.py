@@ -78,7 +78,7 @@ class Sequence:
         self.seed = seed
         self.blocks: list[int] = []
         self.blocks_announced = 0
-        """Leading blocks that are in the prefix cache."""
+        """Leading blocks that are full, and in the prefix cache where there is one."""
         self.computed = 0
         """Leading tokens whose KV is there."""
         self.cached_tokens: int | None = None

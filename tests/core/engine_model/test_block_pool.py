@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from pointsman.core.engine_model.block_pool import BlockPool
+
+
+def cached(pool: BlockPool, hashes: list[int]) -> list[int]:
+    """Blocks of one sequence, cached under the hashes and still held."""
+    blocks = pool.allocate(len(hashes))
+    for block, key in zip(blocks, hashes, strict=True):
+        pool.mark_cached(block, key)
+    return blocks
+
+
+def test_a_released_block_stays_reusable_until_it_is_handed_out_again() -> None:
+    pool = BlockPool(3)
+    blocks = cached(pool, [11, 12])
+    pool.release(blocks)
+    assert pool.free == 3
+    assert pool.lookup([11, 12, 13], 3) == blocks
+    pool.acquire(blocks)
+    assert (pool.free, pool.used) == (1, 2)
+    assert [pool.references(block) for block in blocks] == [1, 1]
+
+
+def test_lookup_stops_at_the_first_gap_and_at_the_limit() -> None:
+    pool = BlockPool(4)
+    blocks = cached(pool, [1, 2, 3])
+    assert pool.lookup([1, 9, 3], 3) == blocks[:1]
+    assert pool.lookup([1, 2, 3], 2) == blocks[:2]
+
+
+def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
+    pool = BlockPool(3)
+    pool.release(cached(pool, [1, 2, 3]))
+    pool.allocate(1)
+    assert pool.evicted == [3]
+    pool.allocate(1)
+    assert pool.evicted == [3, 2]
+    assert pool.cached_hashes() == [1]
+
+
+def test_least_recently_used_prefix_goes_first() -> None:
+    pool = BlockPool(2)
+    old = cached(pool, [1])
+    new = cached(pool, [2])
+    pool.release(old)
+    pool.release(new)
+    pool.acquire(old)
+    pool.release(old)
+    pool.allocate(1)
+    assert pool.evicted == [2]
+
+
+def test_a_shared_block_is_free_only_after_its_last_owner() -> None:
+    pool = BlockPool(2)
+    blocks = cached(pool, [1])
+    pool.acquire(blocks)
+    pool.release(blocks)
+    assert not pool.is_free(blocks[0])
+    pool.release(blocks)
+    assert pool.is_free(blocks[0])
+
+
+def test_a_hash_is_evicted_with_its_last_copy() -> None:
+    pool = BlockPool(2)
+    first, second = cached(pool, [7]), cached(pool, [7])
+    pool.release(first)
+    pool.allocate(1)
+    assert pool.evicted == []
+    assert pool.lookup([7], 1) == second
+    pool.release(second)
+    pool.allocate(1)
+    assert pool.evicted == [7]
+    assert pool.lookup([7], 1) == []
+
+
+def test_the_cache_can_be_cleared_only_at_rest() -> None:
+    pool = BlockPool(2)
+    blocks = cached(pool, [1])
+    assert not pool.clear_cache()
+    pool.release(blocks)
+    assert pool.clear_cache()
+    assert pool.cached_hashes() == []
+    pool.allocate(2)
+    assert pool.evicted == []
+
+
+def test_more_than_there_is_can_not_be_allocated() -> None:
+    pool = BlockPool(1)
+    with pytest.raises(IndexError, match="2 blocks wanted, 1 free"):
+        pool.allocate(2)
