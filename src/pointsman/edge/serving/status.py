@@ -108,7 +108,7 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
     totals = worker.totals
     return WorkerStatus(
         id=worker.id,
-        url=worker.spec.url,
+        url=str(worker.spec.url),
         kind=worker.spec.kind,
         models=list(worker.spec.models),
         state=worker.state,
@@ -130,8 +130,8 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
 def _engine(engine: EngineStatus) -> EngineReport:
     return EngineReport(
         name=engine.name,
-        url=engine.url,
-        state=engine.state,
+        url=str(engine.url),
+        state=str(engine.state),
         reason=engine.reason,
         description=engine.facts.describe() if engine.facts else None,
         load_unknown=engine.load_unknown,

@@ -1,0 +1,106 @@
+"""Whatever a client sends, it gets an answer in OpenAI's shape that names the fault, and nothing stays in flight."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pointsman.edge.wire.http1_server import ServerLimits
+from support.scripted_fleet import Fleet
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGE = [{"role": "user", "content": "hi"}]
+
+CASES = [
+    (CHAT, b"", 400, None, "body"),
+    (CHAT, b"{", 400, None, "JSON"),
+    (CHAT, b"[1]", 400, None, "object"),
+    (CHAT, b"\xff\xfe{}", 400, None, ""),
+    (CHAT, b"[" * 200_000, 400, None, ""),
+    (CHAT, b'{"messages":[{"role":"user","content":"x"}]}', 400, "model", "model"),
+    (CHAT, {"model": 5, "messages": MESSAGE}, 400, "model", "expected"),
+    (CHAT, {"model": "m"}, 400, "messages", "messages"),
+    (CHAT, {"model": "m", "messages": []}, 400, "messages", "at least one"),
+    (CHAT, {"model": "m", "messages": "hi"}, 400, "messages", "array"),
+    (CHAT, {"model": "m", "messages": [{"content": "x"}]}, 400, "messages[0].role", "role"),
+    (CHAT, {"model": "m", "messages": MESSAGE, "stream": "yes"}, 400, "stream", "bool"),
+    (CHAT, {"model": "m", "messages": MESSAGE, "n": "two"}, 400, "n", "int"),
+    (CHAT, {"model": "m", "messages": MESSAGE, "max_tokens": 1.5}, 400, "max_tokens", "int"),
+    (CHAT, {"model": "m", "messages": MESSAGE, "stream_options": 7}, 400, "stream_options", "object"),
+    (CHAT, {"model": "nope", "messages": MESSAGE}, 404, "model", "known: m"),
+    (COMPLETIONS, {"model": "m"}, 400, "prompt", "prompt"),
+    (COMPLETIONS, {"model": "m", "prompt": []}, 400, "prompt", "empty"),
+    (COMPLETIONS, {"model": "m", "prompt": {"x": 1}}, 400, "prompt", "string"),
+    (COMPLETIONS, {"model": "m", "prompt": [1, "x"]}, 400, "prompt[1]", "int"),
+    ("/v1/embeddings", {"input": "x"}, 400, "model", "model"),
+    ("/v1/responses", {"model": None}, 400, "model", "expected"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "param", "words"), CASES)
+async def test_the_answer_names_the_field(fleet: Fleet, path, body, status, param, words) -> None:
+    engine = await fleet.engine("a")
+    await fleet.open()
+    answer = await fleet.ask(path, body)
+    error = json.loads(answer.body)["error"]
+    assert answer.status == status
+    assert set(error) == {"message", "type", "param", "code"}
+    assert words in error["message"]
+    assert error["param"] == param
+    assert engine.requests == []
+    assert fleet.frontend.traffic.responses[path, status] == 1
+    fleet.at_rest()
+
+
+async def test_an_unknown_model_has_openais_code(fleet: Fleet) -> None:
+    await fleet.engine("a")
+    await fleet.open()
+    answer = await fleet.chat(model="gpt-9")
+    assert json.loads(answer.body)["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", CHAT, 405),
+        ("POST", "/v1/models", 405),
+        ("DELETE", "/health", 405),
+        ("POST", "/v1/nothing", 404),
+        ("GET", "/", 404),
+        ("GET", "/v1/models/nope", 404),
+        ("OPTIONS", CHAT, 405),
+    ],
+)
+async def test_wrong_routes_and_methods(fleet: Fleet, method: str, path: str, status: int) -> None:
+    await fleet.engine("a")
+    await fleet.open()
+    answer = await fleet.ask(path, b"{}" if method == "POST" else None, method)
+    assert answer.status == status
+    assert path in json.loads(answer.body)["error"]["message"] or "nope" in answer.body.decode()
+
+
+async def test_a_body_beyond_the_limit_is_a_413(fleet: Fleet) -> None:
+    await fleet.engine("a")
+    await fleet.open(limits=ServerLimits(max_body_bytes=1000))
+    answer = await fleet.chat(messages=[{"role": "user", "content": "x" * 2000}])
+    assert answer.status == 413
+    assert "1000" in json.loads(answer.body)["error"]["message"]
+
+
+async def test_a_policy_that_breaks_its_contract_is_a_500_and_leaks_nothing(fleet: Fleet) -> None:
+    class Broken:
+        name = "broken"
+
+        def decide(self, request, view, timing, now_ms, rng):
+            raise ZeroDivisionError("oops")
+
+    engine = await fleet.engine("a")
+    await fleet.open()
+    fleet.frontend.policy.policy = Broken()
+    answer = await fleet.chat()
+    assert answer.status == 500
+    assert "oops" not in answer.body.decode()
+    assert engine.requests == []
+    assert fleet.frontend.ledger.snapshot().totals.failed == 1
+    fleet.at_rest()

@@ -1,0 +1,288 @@
+"""How requests end when something goes wrong: aborts, lost engines, time-outs. Counters are zero after each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerJoined
+from pointsman.edge.serving.timeouts import Timeouts
+from support.scripted_fleet import DONE, JSON, SSE, Fleet, delta, hang, stream_three
+
+
+async def send_and_leave(fleet: Fleet, when, body: dict | None = None) -> None:
+    """Ask over a raw socket, wait until `when()` holds, then close the connection."""
+    port = int(fleet.frontend.url.rsplit(":", 1)[1])
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    request = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]} | (body or {})
+    data = json.dumps(request).encode()
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data))
+    await fleet.until(when)
+    writer.close()
+    await writer.wait_closed()
+
+
+class TestClientLeaves:
+    @pytest.mark.parametrize("body", [{}, {"stream": False}, {"n": 2}])
+    async def test_before_the_first_byte(self, fleet: Fleet, body: dict) -> None:
+        engine = await fleet.engine("a", answer=hang)
+        await fleet.open()
+        await send_and_leave(fleet, lambda: engine.running == 1, body)
+        await asyncio.wait_for(engine.abort_seen.wait(), 1.0)
+        await fleet.until(lambda: fleet.frontend.ledger.in_flight == 0, 1.0)
+        assert fleet.frontend.ledger.snapshot().totals.cancelled == 1
+        assert fleet.frontend.traffic.responses["/v1/chat/completions", 499] == 1
+        fleet.at_rest()
+
+    async def test_in_the_middle_of_a_stream(self, fleet: Fleet) -> None:
+        async def endless(incoming, responder) -> None:
+            responder.start(200, SSE)
+            while True:
+                responder.write(delta("x"))
+                await asyncio.sleep(0.005)
+
+        engine = await fleet.engine("a", answer=endless)
+        await fleet.open()
+        await send_and_leave(fleet, lambda: fleet.frontend.ledger.snapshot().workers[0].kv_tokens > 32)
+        await asyncio.wait_for(engine.abort_seen.wait(), 1.0)
+        await fleet.until(lambda: fleet.frontend.ledger.in_flight == 0, 1.0)
+        fleet.at_rest()
+
+    async def test_only_its_own_request_is_aborted(self, fleet: Fleet) -> None:
+        go_on = asyncio.Event()
+
+        async def wait_then_answer(incoming, responder) -> None:
+            await go_on.wait()
+            await stream_three(incoming, responder)
+
+        engine = await fleet.engine("a", answer=wait_then_answer)
+        await fleet.open()
+        stays = asyncio.create_task(fleet.chat(headers=[(b"x-request-id", b"abcd")]))
+        await fleet.until(lambda: engine.running == 1)
+        await send_and_leave(fleet, lambda: engine.running == 2)
+        await asyncio.wait_for(engine.abort_seen.wait(), 1.0)
+        go_on.set()
+        assert (await stays).status == 200
+        assert engine.aborted == 1
+        fleet.at_rest()
+
+    async def test_while_it_waits_for_a_connection(self, fleet: Fleet) -> None:
+        await fleet.engine("a")
+        await fleet.open()
+        entered, released = asyncio.Event(), asyncio.Event()
+
+        async def slow_connect(origin, *, fresh=False):
+            entered.set()
+            await released.wait()
+
+        fleet.frontend.pool.connect = slow_connect  # type: ignore[method-assign]
+        fleet.frontend.pool.idle_connection = lambda origin: None  # type: ignore[method-assign]
+        await send_and_leave(fleet, entered.is_set)
+        await fleet.until(lambda: fleet.frontend.ledger.in_flight == 0, 1.0)
+        assert fleet.frontend.ledger.snapshot().totals.cancelled == 1
+        fleet.at_rest()
+
+
+class TestEngineIsLost:
+    async def test_a_dead_engine_is_passed_over_and_then_excluded(self, fleet: Fleet) -> None:
+        dead = await fleet.engine("dead")
+        await fleet.engine("alive")
+        await fleet.open(heartbeat_s=60.0)
+        await dead.close()
+        workers = [(await fleet.chat()).header(b"x-pointsman-worker") for _ in range(3)]
+        assert workers == [b"alive/0"] * 3
+        snapshot = fleet.frontend.ledger.snapshot()
+        assert [w.state for w in snapshot.workers] == ["unreachable", "ready"]
+        assert snapshot.totals.attempts_failed == 1
+        assert fleet.frontend.traffic.retries["connect"] == 1
+        fleet.at_rest()
+
+    async def test_nobody_reachable_is_a_503_with_every_reason(self, fleet: Fleet) -> None:
+        first, second = await fleet.engine("a"), await fleet.engine("b")
+        await fleet.open(heartbeat_s=60.0)
+        await first.close()
+        await second.close()
+        answer = await fleet.chat()
+        assert answer.status == 503
+        assert answer.header(b"retry-after") == b"1"
+        error = json.loads(answer.body)["error"]
+        assert error["code"] == "no_engine_available"
+        assert "a/0: unreachable" in error["message"]
+        assert "b/0: unreachable" in error["message"]
+        assert fleet.frontend.ledger.snapshot().totals.failed == 1
+        fleet.at_rest()
+
+    async def test_an_engine_that_comes_back_is_used_again(self, fleet: Fleet) -> None:
+        engine = await fleet.engine("a")
+        await fleet.open(heartbeat_s=0.05)
+        port = engine.port
+        await engine.close()
+        assert (await fleet.chat()).status == 503
+        await engine.start(port)
+        await fleet.until(lambda: fleet.frontend.ledger.snapshot().workers[0].usable)
+        assert (await fleet.chat()).status == 200
+
+    async def test_cut_off_before_the_first_byte_is_a_502_and_not_sent_again(self, fleet: Fleet) -> None:
+        async def cut(incoming, responder) -> None:
+            responder.abort()
+
+        engines = [await fleet.engine(name, answer=cut) for name in "ab"]
+        await fleet.open()
+        answer = await fleet.chat()
+        assert answer.status == 502
+        assert "broke off before answering" in json.loads(answer.body)["error"]["message"]
+        assert sum(len(e.requests) for e in engines) == 1
+        fleet.at_rest()
+
+    async def test_cut_off_in_a_stream_ends_with_an_error_event_and_without_done(self, fleet: Fleet) -> None:
+        async def cut(incoming, responder) -> None:
+            responder.start(200, SSE)
+            responder.write(delta("one"))
+            await asyncio.sleep(0.02)
+            responder.abort()
+
+        await fleet.engine("a", answer=cut)
+        await fleet.open()
+        answer = await fleet.chat()
+        assert answer.body.startswith(delta("one"))
+        last = json.loads(answer.body[len(delta("one")) :].removeprefix(b"data: "))
+        assert last["error"]["code"] == "stream_broken"
+        assert b"[DONE]" not in answer.body
+        assert fleet.frontend.traffic.stream_errors["engine_lost"] == 1
+        assert fleet.frontend.ledger.snapshot().totals.failed == 1
+        fleet.at_rest()
+
+    async def test_half_an_event_is_never_followed_by_the_error_event_on_the_same_line(self, fleet: Fleet) -> None:
+        async def cut(incoming, responder) -> None:
+            responder.start(200, SSE)
+            responder.write(delta("one") + delta("two")[:20])
+            await asyncio.sleep(0.02)
+            responder.abort()
+
+        await fleet.engine("a", answer=cut)
+        await fleet.open()
+        for options in ({}, {"stream_options": {"include_usage": True}}):
+            answer = await fleet.chat(**options)
+            events = [e for e in answer.body.split(b"\n\n") if e.strip()]
+            assert json.loads(events[-1].split(b"data: ")[-1])["error"]["code"] == "stream_broken"
+            assert events[-1].startswith(b"data: ")
+
+    async def test_a_stale_idle_connection_is_no_error(self, fleet: Fleet) -> None:
+        engine = await fleet.engine("a")
+        await fleet.open(heartbeat_s=60.0)
+        assert (await fleet.chat()).status == 200
+        port = engine.port
+        await engine.close()
+        await engine.start(port)
+        answers = [await fleet.chat() for _ in range(3)]
+        assert [a.status for a in answers] == [200] * 3
+        fleet.at_rest()
+
+
+class TestTimeouts:
+    async def test_no_first_byte(self, fleet: Fleet) -> None:
+        engines = [await fleet.engine(name, answer=hang) for name in "ab"]
+        await fleet.open(timeouts=Timeouts(first_byte_s=0.1))
+        answer = await fleet.chat()
+        assert answer.status == 504
+        assert "no answer within 0.1 s" in json.loads(answer.body)["error"]["message"]
+        await fleet.until(lambda: sum(e.aborted for e in engines) == 1)
+        assert sum(len(e.requests) for e in engines) == 1, "an accepted request must not be sent again"
+        fleet.at_rest()
+
+    async def test_silence_in_a_stream_counts_from_the_last_byte(self, fleet: Fleet) -> None:
+        async def slower_and_slower(incoming, responder) -> None:
+            responder.start(200, SSE)
+            for pause in (0.06, 0.06, 0.06, 10):
+                responder.write(delta("x"))
+                await asyncio.sleep(pause)
+
+        engine = await fleet.engine("a", answer=slower_and_slower)
+        await fleet.open(timeouts=Timeouts(idle_s=0.15))
+        answer = await fleet.chat()
+        assert answer.body.count(b'"content"') == 4
+        assert b"no byte for 0.15 s" in answer.body
+        await fleet.until(lambda: engine.aborted == 1)
+        assert fleet.frontend.traffic.stream_errors["timeout"] == 1
+        fleet.at_rest()
+
+    @pytest.mark.parametrize("streams", [True, False])
+    async def test_total_time(self, fleet: Fleet, streams: bool) -> None:
+        async def dribble(incoming, responder) -> None:
+            if not streams:
+                await asyncio.sleep(10)
+            responder.start(200, SSE)
+            while True:
+                responder.write(delta("x"))
+                await asyncio.sleep(0.01)
+
+        await fleet.engine("a", answer=dribble)
+        await fleet.open(timeouts=Timeouts(total_s=0.15))
+        answer = await fleet.chat(stream=streams)
+        assert answer.status == (200 if streams else 504)
+        assert b"total time is over" in answer.body
+        fleet.at_rest()
+
+
+class TestQueueThreshold:
+    async def test_a_full_fleet_is_a_429(self, fleet: Fleet) -> None:
+        await fleet.engine("a")
+        frontend = await fleet.open(heartbeat_s=60.0)
+        spec = frontend.ledger.snapshot().workers[0].spec
+        frontend.emit(WorkerJoined(replace(spec, queue_depth_threshold=1), 0.0))
+        frontend.emit(HealthRead(spec.id, 0.0, True, True, "ok"))
+        frontend.emit(MetricsRead(spec.id, 0.0, running=4, waiting=1))
+        answer = await fleet.chat()
+        assert answer.status == 429
+        assert json.loads(answer.body)["error"]["code"] == "engines_full"
+        fleet.at_rest()
+
+
+async def test_stopping_waits_for_what_runs_and_refuses_readiness(fleet: Fleet) -> None:
+    go_on = asyncio.Event()
+
+    async def wait_then_answer(incoming, responder) -> None:
+        responder.start(200, SSE)
+        responder.write(delta("one"))
+        await go_on.wait()
+        responder.write(DONE)
+        responder.finish()
+
+    engine = await fleet.engine("a", answer=wait_then_answer)
+    await fleet.open()
+    asking = asyncio.create_task(fleet.chat())
+    await fleet.until(lambda: engine.running == 1)
+    closing = asyncio.create_task(fleet.frontend.close(grace_s=5))
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go_on.set()
+    assert (await asking).body.endswith(DONE)
+    await asyncio.wait_for(closing, 2)
+
+
+async def test_stopping_cuts_what_outlives_the_grace(fleet: Fleet) -> None:
+    engine = await fleet.engine("a", answer=hang)
+    await fleet.open()
+    asking = asyncio.create_task(fleet.chat(), name="asks a hanging engine")
+    await fleet.until(lambda: engine.running == 1)
+    await asyncio.wait_for(fleet.frontend.close(grace_s=0.05), 2)
+    assert (await asking).status == 503
+    await asyncio.wait_for(engine.abort_seen.wait(), 1)
+    assert fleet.frontend.ledger.in_flight == 0
+
+
+async def test_plain_answers_that_break_off_are_cut_not_completed(fleet: Fleet) -> None:
+    async def half(incoming, responder) -> None:
+        responder.start(200, JSON, length=1000)
+        responder.write(b'{"choices":')
+        await asyncio.sleep(0.02)
+        responder.abort()
+
+    await fleet.engine("a", answer=half)
+    await fleet.open()
+    with pytest.raises(Exception, match=r"closed|ended|reset"):
+        await fleet.chat(stream=False)
+    fleet.at_rest()
