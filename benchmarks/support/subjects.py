@@ -98,7 +98,7 @@ def _pointsman(policy: str) -> Subject:
 def _pointsman_version() -> str | None:
     command = [sys.executable, "-m", "pointsman.app.cli.main", "version"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    return answer.stdout.strip().splitlines()[0] if answer.returncode == 0 and answer.stdout.strip() else None
+    return answer.stdout.strip().rpartition(" ")[2] or None if answer.returncode == 0 else None
 
 
 def _rust_router(package: str, module: str, policy: str) -> Subject:
