@@ -76,6 +76,11 @@ class LocalEngine:
         return self._settings.model_name
 
     @property
+    def kv_tokens(self) -> int:
+        """Tokens that its KV cache holds."""
+        return self._settings.context_tokens
+
+    @property
     def pid(self) -> int | None:
         """Process id of the current run, None between two."""
         return None if self._process is None else self._process.pid

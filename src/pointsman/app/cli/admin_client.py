@@ -1,0 +1,82 @@
+"""Calls of a running front end's admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import aiohttp
+import click
+import msgspec
+
+from pointsman.core.model.errors import EngineError
+
+F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
+
+_LIMIT_S = 10.0
+
+
+def admin_url_option(command: F) -> F:
+    """The option `--admin-url` of the verbs that ask a running front end."""
+    return click.option(
+        "--admin-url",
+        default="http://127.0.0.1:8081",
+        show_default=True,
+        help="Admin port of the front end, `http://host:port`.",
+    )(command)
+
+
+def call(method: str, admin_url: str, path: str, answer: type[T], body: object = None) -> T:
+    """One call. Raises EngineError that says what to do when nobody listens, or with the front end's own message."""
+    raw = asyncio.run(_call(method, admin_url.rstrip("/"), path, None if body is None else msgspec.json.encode(body)))
+    try:
+        return msgspec.json.decode(raw, type=answer)
+    except msgspec.MsgspecError as error:
+        raise EngineError(f"{admin_url}{path}: no answer of a pointsman of this version: {error}") from error
+
+
+async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> bytes:
+    timeout = aiohttp.ClientTimeout(total=_LIMIT_S)
+    headers = {"content-type": "application/json"}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.request(method, admin_url + path, data=body, headers=headers) as answer,
+        ):
+            raw = await answer.read()
+    except aiohttp.InvalidURL:
+        raise EngineError(f"--admin-url {admin_url}: expected http://host:port") from None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise EngineError(
+            f"no front end answers at {admin_url} ({_reason(error)}); start one with `pointsman up` or "
+            "`pointsman serve`, or name its admin port with --admin-url"
+        ) from None
+    if answer.status >= 400:
+        raise EngineError(f"{admin_url}{path}: {_message(raw) or f'status {answer.status}'}")
+    return raw
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing for {_LIMIT_S:.0f} s"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return os.strerror(error.os_error.errno) if error.os_error.errno else str(error.os_error)
+    return str(error) or type(error).__name__
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str = ""
+
+
+class _Error(msgspec.Struct):
+    error: _ErrorBody
+
+
+def _message(raw: bytes) -> str:
+    try:
+        return msgspec.json.decode(raw, type=_Error).error.message
+    except msgspec.MsgspecError:
+        return ""

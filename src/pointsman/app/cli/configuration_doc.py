@@ -1,0 +1,146 @@
+"""docs/configuration.md, made from the configuration's types.
+
+`python -m pointsman.app.cli.configuration_doc FILE` writes it; with `--check` it says whether FILE is up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pointsman.edge.configuration.describe import expected, item_of, struct_of, without_annotation
+from pointsman.edge.configuration.tree import ConfigTree
+
+EXAMPLE = """\
+control-plane:
+  listen_host: 0.0.0.0
+  listen_port: 8080
+  heartbeat_interval: 5s
+  timeouts: {connect: 2s, first_byte: 5m}
+execution-group:
+  nodes:
+    - {url: http://10.0.0.1:8000, gpu_count: 2, max_batch_size: 32, queue_depth_threshold: 24}
+    - {url: http://10.0.0.2:8000, name: big, kind: vllm, api_key_env: BIG_ENGINE_KEY}
+routing:
+  policy: prefix
+  route_key: header:x-session-id
+  prefix_ttl: 30m
+metrics:
+  export_interval: 10s
+"""
+
+_HEAD = """\
+# Configuration
+
+<!-- Made by `python -m pointsman.app.cli.configuration_doc docs/configuration.md`; change the types instead. -->
+
+One YAML file, given with `--config FILE`. Every key has a default, except an engine's `url`. The file is checked as a
+whole at start: an unknown key, a wrong type or a value out of range ends the start with the file, the line, the key
+and what was expected. A key whose feature isn't built yet is refused by name.
+
+Flags override the file and are checked in the same way: `--engine` (all nodes), `--host`, `--port`, `--admin-port`,
+`--policy`.
+
+```yaml
+{example}```
+"""
+
+
+def document() -> str:
+    """The whole page."""
+    parts = [_HEAD.format(example=EXAMPLE)]
+    for field in msgspec.structs.fields(ConfigTree):
+        parts.extend(_section(field.encode_name, field.type))
+    return "\n".join(parts)
+
+
+def _section(path: str, kind: Any) -> Iterator[str]:
+    section = struct_of(kind)
+    assert section is not None
+    yield f"## `{path}`\n\n{_description(kind)}\n"
+    yield "| Key | Takes | Default | Means |\n|---|---|---|---|"
+    inner = []
+    for field in msgspec.structs.fields(section):
+        child = struct_of(_item(field.type))
+        is_list = item_of(field.type) is not None
+        if child is not None:
+            inner.append((f"{path}.{field.encode_name}" + ("[]" if is_list else ""), _item(field.type)))
+        yield _row(field, section)
+    yield from _not_built(section)
+    yield ""
+    for inner_path, inner_kind in inner:
+        yield from _section(inner_path, inner_kind)
+
+
+def _item(kind: Any) -> Any:
+    item = item_of(kind)
+    return kind if item is None else item
+
+
+def _row(field: msgspec.structs.FieldInfo, section: type[msgspec.Struct]) -> str:
+    if struct_of(_item(field.type)) is None:
+        takes = expected(field.type)
+    else:
+        takes = "a list, see below" if item_of(field.type) is not None else "keys, see below"
+    refused = getattr(section, "not_built_values", {}).get(field.encode_name, {})
+    means = _description(field.type)
+    if refused:
+        means += " Not built yet: " + ", ".join(f"`{_shown(value)}`" for value in refused) + "."
+    return "| " + " | ".join((f"`{field.encode_name}`", _cell(takes), _default(field), _cell(means))) + " |"
+
+
+def _not_built(section: type[msgspec.Struct]) -> Iterator[str]:
+    keys: dict[str, str] = getattr(section, "not_built", {})
+    if keys:
+        yield "\nNot built yet, refused by name: " + ", ".join(f"`{key}` ({why})" for key, why in keys.items()) + "."
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "**required**"
+    if struct_of(field.type) is not None or field.default == ():
+        return "–"
+    return f"`{_shown(field.default)}`"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _description(kind: Any) -> str:
+    text = without_annotation(kind)[1].description
+    if text is None:
+        section = struct_of(kind)
+        text = (section.__doc__ or "").strip().splitlines()[0] if section is not None else ""
+    return text
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or check it; the exit status."""
+    check = "--check" in arguments
+    files = [argument for argument in arguments if argument != "--check"]
+    if len(files) != 1:
+        print("usage: python -m pointsman.app.cli.configuration_doc [--check] FILE", file=sys.stderr)
+        return 2
+    file, text = Path(files[0]), document()
+    if not check:
+        file.write_text(text, encoding="utf-8")
+        return 0
+    if file.exists() and file.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{file} is out of date: run `python -m pointsman.app.cli.configuration_doc {file}`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

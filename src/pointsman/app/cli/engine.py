@@ -1,0 +1,97 @@
+"""`pointsman engine`: one engine as a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import click
+
+from pointsman.app.cli.model_places import model_places
+from pointsman.app.cli.run_loop import run_until_stopped
+from pointsman.app.cli.up_display import Display
+from pointsman.core.model.errors import ConfigError, EngineError
+from pointsman.edge.engines.local.llama_server import serve as serve_llama
+from pointsman.edge.engines.local.model_file import resolve
+from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL, ModelFile, ModelSpec
+from pointsman.edge.engines.local.settings import LocalEngineSettings
+from pointsman.edge.telemetry.logs import LEVELS, set_up_logs
+
+_OPTIONS_OF = {
+    "local": {"threads", "slots", "context_tokens"},
+    "sim": {"profile", "speedup", "block_size", "num_blocks", "max_num_seqs", "kv_events", "replay"},
+}
+"""Options that only one kind takes."""
+
+
+@click.command()
+@click.option("--kind", type=click.Choice(["local", "sim", "embedded"]), required=True, help="Which engine to run.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--model", help="local: PATH, NAME=PATH or a known name; sim: the name to serve.")
+@click.option("--threads", type=click.IntRange(1), help="local: threads that compute; default: all cores.")
+@click.option("--slots", type=click.IntRange(1, 256), help="local: sequences computed at once (4).")
+@click.option("--context-tokens", type=click.IntRange(256), help="local: KV cache shared by all sequences (16384).")
+@click.option("--profile", help="sim: step times to imitate (instant).")
+@click.option("--speedup", type=float, help="sim: modelled milliseconds in a real one (1).")
+@click.option("--block-size", type=click.IntRange(1), help="sim: tokens a KV block (16).")
+@click.option("--num-blocks", type=click.IntRange(1), help="sim: KV blocks; default: the profile's.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="sim: sequences computed at once (256).")
+@click.option("--kv-events", metavar="ENDPOINT", help="sim: publish KV events there, e.g. tcp://127.0.0.1:5557.")
+@click.option("--replay", metavar="ENDPOINT", help="sim: answer replay requests there.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
+def engine(kind: str, host: str, port: int, model: str | None, log_level: str, **options: Any) -> int:
+    """Run one engine as a server: llama.cpp (local) or a simulation with vLLM's interface (sim)."""
+    set_up_logs(log_level)
+    if kind == "embedded":
+        raise ConfigError("--kind embedded: not built yet in 0.1; use local or sim")
+    given = {name: value for name, value in options.items() if value is not None}
+    _refuse_foreign(kind, given)
+    if kind == "sim":
+        return run_until_stopped(_simulate(host, port, model, given))
+    return _serve_local(host, port, model, given)
+
+
+def _refuse_foreign(kind: str, given: dict[str, Any]) -> None:
+    for name in given:
+        if name not in _OPTIONS_OF[kind]:
+            raise ConfigError(f"--{name.replace('_', '-')}: engines of kind {kind} don't take it; remove it")
+
+
+def _serve_local(host: str, port: int, model: str | None, given: dict[str, Any]) -> int:
+    file: ModelFile | None = None
+
+    async def find() -> int:
+        nonlocal file
+        with Display() as display:
+            spec = DEFAULT_MODEL if model is None else ModelSpec.parse(model)
+            file = await resolve(spec, model_places(os.environ), display.progress)
+        return 0
+
+    status = run_until_stopped(find())
+    if file is None:
+        return status
+    given.setdefault("threads", os.cpu_count() or 1)
+    settings = LocalEngineSettings(model_path=str(file.path), model_name=file.name, host=host, port=port, **given)
+    serve_llama(settings, lambda url: click.echo(f"engine local serves {file.name} at {url}  (Ctrl-C stops)"))
+    return 0
+
+
+async def _simulate(host: str, port: int, model: str | None, given: dict[str, Any]) -> int:
+    from pointsman.edge.engines.sim.server import SimServer
+    from pointsman.edge.engines.sim.settings import SimSettings
+
+    if model is not None:
+        given["model"] = model
+    server = SimServer(SimSettings(host=host, port=port, **given))
+    try:
+        await server.start()
+    except OSError as error:
+        raise EngineError(f"can't listen on {host}:{port}: {error.strerror or error}; choose another --port") from error
+    try:
+        click.echo(f"engine sim serves {server.settings.model} at {server.url}  (Ctrl-C stops)")
+        await asyncio.Event().wait()
+    finally:
+        await server.close()
+    return 0

@@ -1,0 +1,38 @@
+"""What to paste to call a fleet."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+_TEXT = """
+Everything runs. Paste into another terminal:
+
+  curl {url}/v1/chat/completions -H 'content-type: application/json' -d {body}
+
+or into Python (pip install openai):
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{url}/v1", api_key="none")
+  messages = [{{"role": "user", "content": "What is the capital of France?"}}]
+  for chunk in client.chat.completions.create(model="{model}", messages=messages, stream=True):
+      if chunk.choices:
+          print(chunk.choices[0].delta.content or "", end="", flush=True)
+
+What it does: pointsman status{admin}.  Ctrl-C stops everything.
+"""
+
+_DEFAULT_ADMIN_URL = "http://127.0.0.1:8081"
+
+
+def how_to_call(url: str, admin_url: str, model: str) -> str:
+    """A curl line, an OpenAI SDK snippet, and how to look inside."""
+    body = json.dumps(
+        {
+            "model": model,
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "stream": True,
+        }
+    )
+    admin = "" if admin_url == _DEFAULT_ADMIN_URL else f" --admin-url {admin_url}"
+    return _TEXT.format(url=url, model=model, body=shlex.quote(body), admin=admin)
