@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
+from pointsman.core.ledger.events import HealthRead, WorkerJoined
+from pointsman.core.model.worker import worker_id
 from support.scripted_fleet import DONE, JSON, SSE, Fleet, delta, stream_three, usage_event
 
 TEXTS = delta("one") + delta(" zwei") + delta(" três")
@@ -59,6 +62,29 @@ class TestBodyToTheEngine:
         assert sent[b"traceparent"] == b"00-1-2-01"
         assert sent[b"x-request-id"] == b"mine" == answer.header(b"x-request-id")
         assert not {b"cookie", b"accept-encoding", b"x-pointsman-worker", b"x-hop"} & set(sent)
+
+    async def test_the_rank_of_a_data_parallel_engine_is_chosen_by_its_header(self, fleet: Fleet) -> None:
+        engine = await fleet.engine("a")
+        frontend = await fleet.open(heartbeat_s=60.0)
+        spec = frontend.ledger.snapshot().workers[0].spec
+        for rank in (0, 1):
+            ranked = replace(spec, id=worker_id("a", rank), rank=rank, rank_header="X-Data-Parallel-Rank")
+            frontend.emit(WorkerJoined(ranked, 0.0))
+            frontend.emit(HealthRead(ranked.id, 0.0, True, True, "ok"))
+        for rank in (0, 1):
+            answer = await fleet.chat([(b"x-data-parallel-rank", b"7")])
+            sent = [value for name, value in engine.requests[-1].headers if name == b"x-data-parallel-rank"]
+            assert sent == [b"%d" % rank]
+            assert answer.header(b"x-pointsman-worker") == b"a/%d" % rank
+
+    async def test_an_engine_that_knows_no_stream_options_gets_none(self, fleet: Fleet) -> None:
+        engine = await fleet.engine("a")
+        frontend = await fleet.open(heartbeat_s=60.0)
+        spec = replace(frontend.ledger.snapshot().workers[0].spec, stream_usage=False)
+        frontend.emit(WorkerJoined(spec, 0.0))
+        frontend.emit(HealthRead(spec.id, 0.0, True, True, "ok"))
+        assert (await fleet.chat()).body == TEXTS + DONE
+        assert b"stream_options" not in engine.requests[0].body
 
 
 class TestStreamToTheClient:

@@ -57,7 +57,11 @@ class ApproxIndex:
             return 0
         keys = keys[: held.capacity_blocks]
         last_ms, holders, bit = held.last_ms, self._holders, 1 << slot
-        known = next((i for i, key in enumerate(keys) if key not in last_ms), len(keys))
+        known = 0
+        for key in keys:
+            if key not in last_ms:
+                break
+            known += 1
         for key in reversed(keys):
             if key in last_ms:
                 last_ms.move_to_end(key)

@@ -42,6 +42,8 @@ class WorkerSpec:
     """Sequences that it computes at once."""
     queue_depth_threshold: int | None = None
     """Requests waiting at the engine beyond which it gets no more."""
+    rank_header: str | None = None
+    """Request header that chooses the rank at an engine with several of them."""
     stream_usage: bool = True
     """It sends a usage event in a stream when `stream_options.include_usage` asks for one."""
 

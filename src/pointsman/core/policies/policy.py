@@ -76,5 +76,5 @@ def rejection(policy: str, request: Request, view: FleetView, now_ms: float) -> 
 def least_row(values: NDArray[np.float64] | NDArray[np.int64], rows: NDArray[np.intp], rng: random.Random) -> int:
     """The row with the least value among `rows`; a tie goes to any of them with equal chance."""
     chosen = values[rows]
-    best = rows[chosen == chosen.min()]
+    best = rows[chosen == np.minimum.reduce(chosen)]
     return int(best[0]) if len(best) == 1 else int(best[rng.randrange(len(best))])

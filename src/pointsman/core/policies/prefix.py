@@ -34,11 +34,12 @@ class Prefix:
         if not len(rows):
             return rejection(self.name, request, view, now_ms)
         load = view.load
-        limit = LOAD_FACTOR * float(load[rows].mean()) + LOAD_SLACK_REQUESTS
+        limit = LOAD_FACTOR * int(np.add.reduce(load[rows])) / len(rows) + LOAD_SLACK_REQUESTS
         cached = view.column(Column.CACHED_TOKENS)
         over = load > limit
         scores = np.where(over, 2 * request.prompt_tokens, request.prompt_tokens - cached)
-        best = rows[scores[rows] == scores[rows].min()]
+        chosen = scores[rows]
+        best = rows[chosen == np.minimum.reduce(chosen)]
         row = int(best[0]) if len(best) == 1 else least_row(load, best, rng)
         terms = {"uncached_tokens": request.prompt_tokens - cached, "load": load, "over_guard": over}
         return decision(self.name, request, view, now_ms, row, scores, "tokens", terms)

@@ -44,6 +44,8 @@ class WorkerSource:
             max_context_tokens=facts.max_context_tokens,
             max_batch_size=self.max_batch_size or facts.max_batch,
             queue_depth_threshold=self.queue_depth_threshold,
+            rank_header=facts.capabilities.rank_header if len(facts.ranks) > 1 else None,
+            stream_usage=facts.capabilities.stream_usage is not False,
         )
 
 

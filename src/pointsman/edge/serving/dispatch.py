@@ -7,8 +7,6 @@ import logging
 import random
 import time
 
-from pointsman.edge.wire.body import ensure_stream_usage
-
 from pointsman.core.ledger.events import Admitted, AttemptFailed, Cancelled, Dispatched, Failed, Finished
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.decision import Decision
@@ -27,6 +25,7 @@ from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.relay import Ending, EngineTimeoutError, Relay
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.telemetry.traffic import Traffic
+from pointsman.edge.wire.body import ensure_stream_usage
 from pointsman.edge.wire.http1_client import (
     UpstreamClosed,
     UpstreamConnectError,
@@ -149,7 +148,7 @@ class Dispatcher:
             incoming.method.encode(),
             incoming.target,
             link.origin,
-            engine_headers(incoming.headers, exchange.client_request_id, link.api_key),
+            engine_headers(incoming.headers, exchange.client_request_id, link),
             len(body),
         )
         connection = self._pool.idle_connection(link.origin) or await self._pool.connect(link.origin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pointsman.edge.serving.engine_links import EngineLink
 from pointsman.edge.wire.headers import Headers
 
 _NOT_FORWARDED = frozenset(
@@ -37,9 +38,11 @@ _NOT_FORWARDED = frozenset(
 )
 
 
-def engine_headers(client: Headers, request_id: bytes, api_key: str | None) -> Iterator[tuple[bytes, bytes]]:
+def engine_headers(client: Headers, request_id: bytes, link: EngineLink) -> Iterator[tuple[bytes, bytes]]:
     """The headers for the engine. What the client's `connection` header names stays here, too."""
     dropped = _NOT_FORWARDED
+    if link.rank is not None:
+        dropped = dropped | {link.rank[0]}
     for name, value in client:
         if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
             dropped = dropped | {token.strip().lower() for token in value.split(b",")}
@@ -47,5 +50,7 @@ def engine_headers(client: Headers, request_id: bytes, api_key: str | None) -> I
         if header[0] not in dropped:
             yield header
     yield b"x-request-id", request_id
-    if api_key is not None:
-        yield b"authorization", b"Bearer " + api_key.encode()
+    if link.rank is not None:
+        yield link.rank
+    if link.api_key is not None:
+        yield b"authorization", b"Bearer " + link.api_key.encode()

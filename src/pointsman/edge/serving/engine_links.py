@@ -16,6 +16,8 @@ class EngineLink:
     api_key: str | None
     stream_usage: bool
     """It understands `stream_options.include_usage`."""
+    rank: tuple[bytes, bytes] | None
+    """Header that chooses the rank; None where the engine has one only."""
 
 
 class EngineLinks:
@@ -26,7 +28,8 @@ class EngineLinks:
 
     def joined(self, spec: WorkerSpec, api_key: str | None) -> None:
         """A worker joined, perhaps at another address than before."""
-        self._links[spec.id] = EngineLink(Origin.parse(spec.url), api_key, spec.stream_usage)
+        rank = None if spec.rank_header is None else (spec.rank_header.lower().encode(), b"%d" % spec.rank)
+        self._links[spec.id] = EngineLink(Origin.parse(spec.url), api_key, spec.stream_usage, rank)
 
     def of(self, worker: WorkerId) -> EngineLink:
         """The link of a worker that joined at some time."""

@@ -9,9 +9,6 @@ import asyncio
 import enum
 from collections.abc import Callable
 
-from pointsman.edge.wire.sse import StreamScanner
-from pointsman.edge.wire.usage import Usage, usage_of_body
-
 from pointsman.core.ledger.events import FirstToken, Progress
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PointsmanError
@@ -22,6 +19,8 @@ from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.http1_client import UpstreamConnection, UpstreamError
+from pointsman.edge.wire.sse import StreamScanner
+from pointsman.edge.wire.usage import Usage, usage_of_body
 
 PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew: often enough for load, seldom enough to cost nothing."""

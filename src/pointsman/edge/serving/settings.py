@@ -6,9 +6,8 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pointsman.edge.cluster.members import WorkerSource
-
 from pointsman.core.model.errors import ConfigError
+from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.tree import ConfigTree
