@@ -1,7 +1,7 @@
 """Stands in for torchvision, which SGLang and transformers import but never call for a text model.
 
-`scripts/test-engines` copies it to `torchvision/__init__.py` of the engines' environment: a real torchvision there would
-have to be built for exactly the same torch. Every submodule exists and every name in it is an empty class.
+`scripts/test-engines` copies it to `torchvision/__init__.py` of the engines' environment: a real torchvision there
+would have to be built for exactly the same torch. Every submodule exists and every name in it is an empty class.
 """
 
 from __future__ import annotations

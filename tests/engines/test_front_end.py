@@ -1,0 +1,156 @@
+"""`pointsman serve` before two real engines of different kinds, called with the official OpenAI client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from pointsman.edge.engines.detect import detect
+
+pytestmark = pytest.mark.engines
+
+MESSAGES = [{"role": "user", "content": "How long is a piece of string?"}]
+CONFIGURATION = """\
+control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 1s, debug_headers: true}}
+execution-group:
+  nodes:
+    - {{name: vllm, url: "{vllm}", gpu_count: 0, api_key_env: KEY_OF_VLLM}}
+    - {{name: sglang, url: "{sglang}", gpu_count: 0}}
+"""
+
+
+@pytest.fixture(scope="module")
+def front_end(start_server, free_port, vllm, sglang, log_folder: Path) -> Iterator[object]:
+    port, admin_port = free_port(), free_port()
+    file = log_folder / "pointsman.yaml"
+    file.write_text(CONFIGURATION.format(port=port, admin_port=admin_port, vllm=vllm.url, sglang=sglang.url))
+    command = [sys.executable, "-m", "pointsman.app.cli.main", "serve", "--config", str(file)]
+    server = start_server("pointsman", command, port, log_folder / "pointsman.log", {"KEY_OF_VLLM": vllm.key})
+    server.admin_url = f"http://127.0.0.1:{admin_port}"
+    try:
+        server.wait_ready("/ready")
+        wait_for_workers(server.admin_url)
+        yield server
+    finally:
+        server.stop()
+
+
+def status_of(admin_url: str) -> dict[str, list[dict[str, object]]]:
+    with urllib.request.urlopen(admin_url + "/v1/status", timeout=5) as answer:
+        return json.load(answer)
+
+
+def wait_for_workers(admin_url: str) -> None:
+    """The front end is ready with its first worker; these tests need both."""
+    deadline = time.monotonic() + 20
+    while len([worker for worker in status_of(admin_url)["workers"] if worker["state"] == "ready"]) < 2:
+        assert time.monotonic() < deadline, status_of(admin_url)
+        time.sleep(0.1)
+
+
+@pytest.fixture
+async def client(front_end) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=front_end.url + "/v1", api_key="of-the-client", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def direct(server) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The same engine without pointsman."""
+    async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key=server.key or "none", max_retries=0) as client:
+        yield client
+
+
+def pinned(server) -> dict[str, str]:
+    return {"x-pointsman-worker": f"{server.name.lower()}/0"}
+
+
+async def test_status_tells_what_was_found(front_end):
+    engines = {engine["name"]: engine for engine in status_of(front_end.admin_url)["engines"]}
+
+    assert engines["vllm"]["description"].startswith("vLLM 0.")
+    assert "300 blocks of 32 tokens" in engines["vllm"]["description"]
+    assert engines["sglang"]["description"].startswith("SGLang 0.")
+    assert engines["vllm"]["load_unknown"] is None
+
+
+async def test_both_engines_serve_one_model(client):
+    assert [model.id async for model in client.models.list()] == ["tiny"]
+
+
+async def test_a_stream_has_the_same_text_as_the_engines_own(server, client, direct):
+    async def text(who: openai.AsyncOpenAI, headers: dict[str, str]) -> tuple[str, int]:
+        stream = await who.chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=20, temperature=0, stream=True, extra_headers=headers
+        )
+        chunks = [chunk async for chunk in stream]
+        return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices), len(chunks)
+
+    through, chunks = await text(client, pinned(server))
+    own, own_chunks = await text(direct, {})
+
+    assert through
+    assert (through, chunks) == (own, own_chunks)
+
+
+async def test_usage_reaches_who_asked_for_it(server, client):
+    stream = await client.chat.completions.create(
+        model="tiny",
+        messages=MESSAGES,
+        max_tokens=5,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_headers=pinned(server),
+    )
+
+    usages = [chunk.usage async for chunk in stream if chunk.usage]
+
+    assert usages[-1].completion_tokens <= 5
+    assert usages[-1].prompt_tokens > 0
+
+
+async def test_the_worker_that_answered_is_named(server, client):
+    answer = await client.completions.with_raw_response.create(
+        model="tiny", prompt=[10, 11, 12], max_tokens=2, extra_headers=pinned(server)
+    )
+
+    assert pinned(server)["x-pointsman-worker"] in answer.headers.values()
+    assert answer.parse().usage.prompt_tokens == 3
+
+
+async def test_the_engines_own_error_reaches_the_client(server, client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(
+            model="tiny", messages=MESSAGES, max_tokens=3, temperature=-5, extra_headers=pinned(server)
+        )
+
+    assert "temperature" in str(caught.value)
+
+
+async def test_leaving_a_stream_aborts_at_the_engine_within_a_second(server, client, http):
+    adapter, _ = await detect(http)
+    stream = await client.chat.completions.create(
+        model="tiny",
+        messages=MESSAGES,
+        max_tokens=3500,
+        stream=True,
+        extra_body={"ignore_eos": True},
+        extra_headers=pinned(server),
+    )
+    await anext(aiter(stream))
+    (before,) = await adapter.read_load(http)
+    assert before.running == 1
+
+    await stream.close()
+
+    async with asyncio.timeout(1.0):
+        while (await adapter.read_load(http))[0].running:
+            await asyncio.sleep(0.02)
