@@ -30,7 +30,7 @@ routing:
   route_key: header:x-session-id
   prefix_ttl: 30m
 metrics:
-  export_interval: 10s
+  collect_kv_cache_miss: true
 """
 
 _HEAD = """\

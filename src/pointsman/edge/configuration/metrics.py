@@ -8,21 +8,17 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from pointsman.edge.configuration.duration import Duration
-
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """What is read from engines and offered at `/metrics`."""
 
-    export_interval: Annotated[
-        Duration, Meta(description="Between two readings of an engine's metrics for export.")
-    ] = Duration(10)
     collect_queue_depth: Annotated[bool, Meta(description="Requests running and waiting at each engine.")] = True
     collect_kv_cache_miss: Annotated[
         bool, Meta(description="Tokens predicted to be cached against those that the engine reports.")
     ] = True
     collect_gpu_utilization: Annotated[bool, Meta(description="Utilization of each engine's GPUs.")] = False
 
+    not_built: ClassVar[Mapping[str, str]] = {"export_interval": "pushing metrics; /metrics is read instead"}
     not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
         "collect_gpu_utilization": {True: "reading GPUs"},
     }
