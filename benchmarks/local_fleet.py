@@ -33,6 +33,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     growth: float = 0.16
     """Each user message is that much of the conversation so far."""
     concurrency: int = 2
+    system_words: int = 60
+    """Length of the system prompt that all chats of an arm begin with."""
 
 
 def run(options: Options, model: str | None) -> dict[str, Any]:
@@ -65,7 +67,9 @@ async def _one_arm(url: str, admin_url: str, arm: str, options: Options, seed: i
         async with session.get(f"{url}/v1/models") as answer:
             name = (await answer.json())["data"][0]["id"]
         await stream_chat(session, url, name, [{"role": "user", "content": "Say hello."}])
-    plan = ChatPlan(options.sessions, options.turns, options.growth, options.concurrency)
+    plan = ChatPlan(
+        options.sessions, options.turns, options.growth, options.concurrency, system_words=options.system_words
+    )
     return await run_chats(url, name, plan, seed + ARMS.index(arm))
 
 
@@ -165,9 +169,12 @@ def _line(name: str, arm: ArmSummary) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round of three turns, nothing written")
+    parser.add_argument("--system-words", type=int, default=Options().system_words, help="0 = no common beginning")
     parser.add_argument("--model", help="a GGUF file; default: the model of `pointsman up`")
     arguments = parser.parse_args()
-    options = Options(rounds=1, turns=3) if arguments.quick else Options()
+    options = Options(system_words=arguments.system_words)
+    if arguments.quick:
+        options = msgspec.structs.replace(options, rounds=1, turns=3)
     facts = report.machine()
     try:
         results = run(options, arguments.model)

@@ -19,7 +19,6 @@ from support.processes import BenchmarkError, Processes, processes, raise_file_l
 from support.subjects import Running, direct, installed, start_mock_engines
 
 DEFAULT_SUBJECTS = (
-    "pointsman round_robin",
     "pointsman prefix",
     "vllm-router round_robin",
     "sglang-router round_robin",

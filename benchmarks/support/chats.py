@@ -141,9 +141,8 @@ async def run_chats(url: str, model: str, plan: ChatPlan, seed: int) -> list[Tur
     """
     rng = random.Random(seed)
     system = words(plan.system_words, rng)
-    chats = [
-        Chat(i, random.Random(rng.random()), [{"role": "system", "content": system}]) for i in range(plan.sessions)
-    ]
+    opening = [{"role": "system", "content": system}] if system else []
+    chats = [Chat(i, random.Random(rng.random()), list(opening)) for i in range(plan.sessions)]
     gate = asyncio.Semaphore(plan.concurrency)
     timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(timeout=timeout) as session:

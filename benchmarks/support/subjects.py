@@ -170,6 +170,7 @@ ALL: tuple[Subject, ...] = (
     _rust_router("sglang-router", "sglang_router.launch_router", "round_robin"),
     _rust_router("sglang-router", "sglang_router.launch_router", "cache_aware"),
     _dynamo("round-robin"),
+    _dynamo("kv"),
     Subject("bare relay", lambda: "-", _start_bare_relay),
 )
 
