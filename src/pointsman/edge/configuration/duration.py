@@ -40,4 +40,4 @@ class Duration:
             count = self.s / _SECONDS_PER_UNIT[unit]
             if count >= 1 and count == int(count):
                 return f"{int(count)}{unit}"
-        return f"{self.ms:g}ms"
+        return f"{self.ms:.6f}".rstrip("0").rstrip(".") + "ms"

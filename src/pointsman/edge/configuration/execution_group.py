@@ -82,7 +82,7 @@ class ExecutionGroup(msgspec.Struct, frozen=True, kw_only=True):
             same_url = first_with_url.setdefault(node.url, index)
             if same_url != index:
                 raise KeyConflictError(
-                    f"nodes[{index}].url", f"nodes[{same_url}] has the same URL; name each engine once"
+                    f"nodes[{index}].url", f"is the URL of nodes[{same_url}] too; name each engine once"
                 )
             same_name = first_with_name.setdefault(node.engine_name, index)
             if same_name != index:
