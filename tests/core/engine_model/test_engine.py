@@ -159,6 +159,20 @@ def test_the_youngest_is_preempted_and_recomputed_to_the_same_answer(make_engine
     assert engine.counters.prompt_tokens_computed + engine.counters.prompt_tokens_cached == 16
 
 
+def test_a_preempted_sequence_goes_before_those_that_have_not_begun(make_engine: MakeEngine, run: Run) -> None:
+    engine = make_engine(num_blocks=8, max_model_len=32, block_size=4, max_batched_tokens=64, max_num_seqs=2)
+    engine.add(EngineRequest("a", prompt(8), 16))
+    engine.add(EngineRequest("b", prompt(8, 50), 16))
+    engine.add(EngineRequest("c", prompt(4, 90), 1))
+    while not engine.preemptions:
+        engine.begin_step(0)
+        engine.finish_step(0)
+    assert [sequence.request.id for sequence in engine.requests()] == ["a", "b", "c"]
+    assert (engine.running, engine.waiting) == (1, 2)
+    run(engine)
+    assert engine.counters.finished == 3
+
+
 def test_waiting_requests_are_admitted_in_their_order(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_seqs=2)
     for name in "abcd":

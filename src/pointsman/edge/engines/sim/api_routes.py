@@ -51,6 +51,7 @@ class ApiRoutes:
             ("GET", "/metrics"): self.metrics,
             ("GET", "/load"): self.load,
             ("GET", "/kv_event_sources"): self.kv_event_sources,
+            ("GET", "/openapi.json"): self.openapi,
             ("POST", "/tokenize"): self.tokenize,
             ("POST", "/detokenize"): self.detokenize,
             ("POST", "/reset_prefix_cache"): self.reset_prefix_cache,
@@ -112,15 +113,26 @@ class ApiRoutes:
         send_json(responder, {"server_load": self._state.metrics.served})
 
     async def kv_event_sources(self, request: IncomingRequest, responder: Responder) -> None:
-        """`GET /kv_event_sources`: where this engine publishes KV events."""
+        """`GET /kv_event_sources`: the event configuration by data-parallel rank."""
         publisher, settings = self._state.publisher, self._state.settings
+        enabled = publisher.endpoint is not None
         source = {
-            "data_parallel_rank": settings.dp_rank,
+            "enable_kv_cache_events": enabled,
+            "publisher": "zmq" if enabled else "null",
             "endpoint": publisher.endpoint,
             "replay_endpoint": publisher.replay_endpoint,
+            "buffer_steps": settings.replay_batches,
             "topic": settings.topic,
         }
-        send_json(responder, [source] if publisher.endpoint is not None else [])
+        send_json(responder, {str(settings.dp_rank): source})
+
+    async def openapi(self, request: IncomingRequest, responder: Responder) -> None:
+        """`GET /openapi.json`: the paths that there are, nothing about their bodies."""
+        paths: dict[str, dict[str, object]] = {}
+        for method, path in self.table():
+            paths.setdefault(path, {})[method.lower()] = {}
+        info = {"title": "FastAPI", "version": VERSION}
+        send_json(responder, {"openapi": "3.1.0", "info": info, "paths": paths})
 
     async def tokenize(self, request: IncomingRequest, responder: Responder) -> None:
         """`POST /tokenize` of a prompt or messages."""

@@ -17,7 +17,9 @@ from pointsman.edge.engines.sim.settings import SimSettings
 class SimMetrics:
     """What the engine model does not count itself. Times are real seconds, as a client sees them."""
 
-    def __init__(self) -> None:
+    def __init__(self, started_s: float) -> None:
+        self.started_s = started_s
+        """Seconds since the epoch at which this engine started."""
         self.ttft_s = Histogram(TTFT_BUCKETS_S)
         self.itl_s = Histogram(ITL_BUCKETS_S)
         self.queue_s = Histogram(REQUEST_BUCKETS_S)
@@ -47,6 +49,9 @@ class _SimCollector(Collector):
         yield from self._counters()
         yield from self._infos()
         metrics = self._metrics
+        started = GaugeMetricFamily("process_start_time_seconds", "Start time of the process.")
+        started.add_metric([], metrics.started_s)
+        yield started
         yield self._histogram("vllm:time_to_first_token_seconds", "Time to first token.", metrics.ttft_s)
         yield self._histogram("vllm:inter_token_latency_seconds", "Time between tokens.", metrics.itl_s)
         yield self._histogram("vllm:request_queue_time_seconds", "Time in the queue.", metrics.queue_s)

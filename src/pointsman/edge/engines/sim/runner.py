@@ -66,6 +66,7 @@ class EngineRunner:
         self._end_ms = 0.0
         self._handle: asyncio.Handle | None = None
         self._stopped = False
+        self._turning = False
 
     def now_ms(self) -> float:
         """Modelled time since the start."""
@@ -101,7 +102,7 @@ class EngineRunner:
             self._handle = None
 
     def _wake(self) -> None:
-        if self._handle is None and not self._stopped:
+        if self._handle is None and not self._stopped and not self._turning:
             # Not at once, so that requests of the same turn share the first step.
             self._handle = asyncio.get_running_loop().call_soon(self._resume)
 
@@ -124,6 +125,14 @@ class EngineRunner:
 
     def _tick(self) -> None:
         self._handle = None
+        # A request that a sink submits meanwhile is seen by the next step anyway.
+        self._turning = True
+        try:
+            self._turn()
+        finally:
+            self._turning = False
+
+    def _turn(self) -> None:
         turn_end_s = time.perf_counter() + _TURN_S
         early_ms = _EARLY_S * 1000 * self._speedup
         while not self._stopped:

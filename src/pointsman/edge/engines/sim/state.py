@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.edge.engines.sim.event_publisher import EventPublisher
 from pointsman.edge.engines.sim.faults import Faults, FaultState
@@ -22,7 +24,7 @@ class SimState:
         self.faults = FaultState()
         self.publisher = EventPublisher(settings)
         self._config = settings.engine_config(self.tokenizer.output_ids)
-        self.metrics = SimMetrics()
+        self.metrics = SimMetrics(time.time())
         self.runner = self._new_runner()
 
     def set_faults(self, faults: Faults) -> None:
@@ -35,7 +37,7 @@ class SimState:
         """Lose everything that a new process would not have; faults stay."""
         self.runner.stop()
         self.publisher.restart()
-        self.metrics = SimMetrics()
+        self.metrics = SimMetrics(time.time())
         self.runner = self._new_runner()
         self.runner.slow_factor = self.faults.active.slow_factor
 
