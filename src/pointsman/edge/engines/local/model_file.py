@@ -56,6 +56,8 @@ def _find(model: KnownModel, places: ModelPlaces) -> tuple[Path, str] | None:
             check_known(path, model)
         except ModelFileError as error:
             _log.warning("not used: %s", error)
+            if path.parent == places.store:
+                path.unlink()  # ours, and in the way of a good one
             continue
         return path.absolute(), origin
     return None
@@ -63,7 +65,6 @@ def _find(model: KnownModel, places: ModelPlaces) -> tuple[Path, str] | None:
 
 async def _fetch(model: KnownModel, places: ModelPlaces, progress: ProgressCallback) -> tuple[Path, str]:
     target = places.store / model.file
-    target.unlink(missing_ok=True)  # _find refused it
     reasons = []
     if places.hub_url is not None:
         try:
