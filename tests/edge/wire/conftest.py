@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -81,10 +81,8 @@ class RawClient:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with suppress(OSError):
             await self.writer.wait_closed()
-        except (ConnectionError, OSError):
-            pass
 
 
 class RecordingSink:
@@ -275,9 +273,9 @@ async def offline() -> Offline:
     return Offline(connection, transport, handled)
 
 
-@pytest.fixture
-def fake_transport() -> FakeTransport:
-    return FakeTransport()
+@pytest.fixture(scope="session")
+def fake_transport_type() -> type[FakeTransport]:
+    return FakeTransport
 
 
 async def read_request(peer: RawClient) -> tuple[bytes, bytes]:

@@ -221,6 +221,5 @@ async def test_connection_that_loses_many_requests_leaks_nothing(wire):
             await client.response()
 
     await asyncio.gather(*(one(i) for i in range(100)))
-    for client in range(1):
-        await server.close()
+    await server.close()
     assert server.connections == server.requests_in_flight == 0

@@ -111,7 +111,9 @@ async def test_no_body_where_none_may_be(wire):
 
     server = await wire.serve(handler)
     client = await wire.client(server.port)
-    client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\nGET /204 HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    client.send(
+        b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\nGET /204 HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n"
+    )
     head = await client.response(has_body=False)
     assert head.headers["content-length"] == "5"
     empty = await client.response()
@@ -278,7 +280,7 @@ async def test_responder_refuses_what_would_break_the_framing(wire):
     async def handler(request, responder):
         for call in (
             lambda: responder.write(b"x"),
-            lambda: responder.finish(),
+            responder.finish,
             lambda: responder.start(100),
             lambda: responder.start(200, [(b"x-a", b"1\r\nx-b: 2")]),
             lambda: responder.start(200, [(b"x\n", b"1")]),

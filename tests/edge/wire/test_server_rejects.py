@@ -12,7 +12,12 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n"
 
 CASES = [
     # (name, bytes, status, part of the message)
-    ("both lengths", POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "Transfer-Encoding"),
+    (
+        "both lengths",
+        POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+        "Transfer-Encoding",
+    ),
     ("both, turned", CHUNKED + b"Content-Length: 3\r\n\r\n0\r\n\r\n", 400, "Content-Length"),
     ("two equal lengths", POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400, "Content-Length"),
     ("two lengths", POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400, "Content-Length"),

@@ -21,6 +21,7 @@ __all__ = ["Handler", "Headers", "HttpServer", "IncomingRequest", "Responder", "
 logger = logging.getLogger("pointsman.wire")
 
 _BACKLOG = 4096
+_PLAIN_BACKLOG = 128
 _MAX_TICK_S = 1.0
 _TURNED_AWAY_AT_ONCE = 128
 """Connections beyond the limit that get an answer; further ones are just closed."""
@@ -77,10 +78,12 @@ class HttpServer:
         def accept() -> ServerConnection:
             return ServerConnection(self, loop)
 
+        # asyncio's own loop also takes the backlog as the number of accepts in one go, and goes on after EMFILE
+        backlog = _PLAIN_BACKLOG if type(loop).__module__.startswith("asyncio") else _BACKLOG
         handshake_s = self.limits.head_timeout_s if ssl is not None else None
         if sock is not None:
             self._server = await loop.create_server(
-                accept, sock=sock, ssl=ssl, backlog=_BACKLOG, ssl_handshake_timeout=handshake_s
+                accept, sock=sock, ssl=ssl, backlog=backlog, ssl_handshake_timeout=handshake_s
             )
         else:
             self._server = await loop.create_server(
@@ -88,7 +91,7 @@ class HttpServer:
                 host,
                 port,
                 ssl=ssl,
-                backlog=_BACKLOG,
+                backlog=backlog,
                 reuse_port=reuse_port or None,
                 ssl_handshake_timeout=handshake_s,
             )

@@ -9,7 +9,7 @@ from pointsman.edge.wire.usage import USAGE_OBJECT, Usage, usage_of_json
 MAX_HELD_BYTES = 1024 * 1024
 
 _EVENT_END = re.compile(rb"\n\r?\n")
-_ERROR = re.compile(rb'(?:\A|\n)(?:data: ?\{\s*"error"\s*:\s*(?!null)|event: ?error)')
+_ERROR = re.compile(rb'(?:\A|\n)(?:data: ?\{\s*+"error"\s*+:\s*+(?!null)|event: ?error)')
 _DATA = b"\ndata:"
 
 
