@@ -56,7 +56,6 @@ async def test_steps_take_their_modelled_time_and_errors_do_not_add_up(make_runn
     assert asyncio.get_running_loop().time() - began >= 0.087
     assert len(sink.tokens) == 30
     assert (metrics.ttft_s.count, metrics.itl_s.count, metrics.e2e_s.count) == (1, 29, 1)
-    assert metrics.itl_s.total >= 0.085
 
 
 async def test_requests_of_one_turn_share_their_steps(make_runner: MakeRunner) -> None:

@@ -15,6 +15,13 @@ def test_the_profile_gives_speed_and_blocks() -> None:
     assert SimSettings(num_blocks=4096).engine_config(OUTPUT_IDS).num_blocks == 4096
 
 
+def test_context_and_budget_follow_what_is_given() -> None:
+    small = SimSettings(num_blocks=100, max_num_seqs=10_000).engine_config(OUTPUT_IDS)
+    assert (small.max_model_len, small.max_batched_tokens) == (1600, 10_000)
+    usual = SimSettings().engine_config(OUTPUT_IDS)
+    assert (usual.max_model_len, usual.max_batched_tokens) == (32_768, 8192)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -24,7 +31,8 @@ def test_the_profile_gives_speed_and_blocks() -> None:
         ({"replay": "tcp://127.0.0.1:*"}, "set kv_events"),
         ({"replay_batches": 0}, "replay_batches"),
         ({"loras": ("sim",)}, "name of the base model"),
-        ({"num_blocks": 4}, "more than the KV cache holds"),
+        ({"block_size": 0}, "block_size must be at least 1"),
+        ({"num_blocks": 4, "max_model_len": 100}, "more than the KV cache holds"),
         ({"profile": "h100"}, "Known profiles"),
     ],
 )

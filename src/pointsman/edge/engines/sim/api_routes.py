@@ -16,7 +16,7 @@ from pointsman.edge.engines.sim.faults import Faults, stream_faults
 from pointsman.edge.engines.sim.generation import Generation, Outcome
 from pointsman.edge.engines.sim.metrics import render_metrics
 from pointsman.edge.engines.sim.openai_requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse
-from pointsman.edge.engines.sim.spec import GenerationSpec, chat_spec, check_model, completion_spec
+from pointsman.edge.engines.sim.spec import GenerationSpec, check_model
 from pointsman.edge.engines.sim.state import SimState
 from pointsman.edge.engines.sim.stream_output import StreamOutput
 from pointsman.edge.engines.sim.whole_output import JSON_HEADERS, WholeOutput
@@ -62,9 +62,8 @@ class ApiRoutes:
         faults = await self._faults_before(responder)
         if faults is None:
             return
-        state = self._state
         body = parse(request.body, ChatBody)
-        spec = chat_spec(body, state.settings, state.tokenizer, _request_id(request), int(time.time()))
+        spec = self._state.specs.chat(body, _request_id(request), int(time.time()))
         await self._generate(spec, responder, faults)
 
     async def completions(self, request: IncomingRequest, responder: Responder) -> None:
@@ -72,14 +71,13 @@ class ApiRoutes:
         faults = await self._faults_before(responder)
         if faults is None:
             return
-        state = self._state
         body = parse(request.body, CompletionBody)
-        spec = completion_spec(body, state.settings, state.tokenizer, _request_id(request), int(time.time()))
+        spec = self._state.specs.completion(body, _request_id(request), int(time.time()))
         await self._generate(spec, responder, faults)
 
     async def models(self, request: IncomingRequest, responder: Responder) -> None:
         """`GET /v1/models`."""
-        settings = self._state.settings
+        settings, context = self._state.settings, self._state.config.max_model_len
         cards: list[dict[str, object]] = [
             {
                 "id": name,
@@ -88,7 +86,7 @@ class ApiRoutes:
                 "owned_by": "vllm",
                 "root": name,
                 "parent": None if name == settings.model else settings.model,
-                "max_model_len": settings.max_model_len if name == settings.model else None,
+                "max_model_len": context if name == settings.model else None,
                 "permission": [],
             }
             for name in settings.models
@@ -147,7 +145,7 @@ class ApiRoutes:
             tokens = state.tokenizer.encode(body.prompt or "")
         answer = {
             "count": len(tokens),
-            "max_model_len": state.settings.max_model_len,
+            "max_model_len": state.config.max_model_len,
             "tokens": tokens,
             "token_strs": [state.tokenizer.text_of(t) for t in tokens] if body.return_token_strs else None,
         }

@@ -9,10 +9,13 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.profiles import Profile, profile
 from pointsman.edge.wire.kv_events import EventForm
 
+_BUDGET_TOKENS = 8192
+_CONTEXT_TOKENS = 32_768
+
 
 @dataclass(frozen=True, slots=True)
 class SimSettings:
-    """One simulated engine. None = taken from the profile."""
+    """One simulated engine."""
 
     model: str = "sim"
     host: str = "127.0.0.1"
@@ -21,9 +24,12 @@ class SimSettings:
     profile: str = "instant"
     block_size: int = 16
     num_blocks: int | None = None
+    """KV blocks; None = as many as the profile's GPU holds."""
     max_num_seqs: int = 256
-    max_batched_tokens: int = 8192
-    max_model_len: int = 32_768
+    max_batched_tokens: int | None = None
+    """Token budget of a step; None = 8,192, or `max_num_seqs` if that is more."""
+    max_model_len: int | None = None
+    """Prompt and answer together; None = 32,768 tokens, or what the KV cache holds if that is less."""
     prefix_caching: bool = True
     speedup: float = 1.0
     """Modelled milliseconds that pass in one real millisecond."""
@@ -69,15 +75,19 @@ class SimSettings:
 
     def engine_config(self, output_ids: tuple[int, ...]) -> EngineConfig:
         """Configuration of the engine model; `ConfigError` where the numbers don't fit together."""
+        if self.block_size < 1:
+            raise ConfigError(f"block_size must be at least 1, not {self.block_size}")
         speed = self.speed()
         blocks = self.num_blocks if self.num_blocks is not None else speed.num_blocks(self.block_size)
+        budget = self.max_batched_tokens
+        context = self.max_model_len
         return EngineConfig(
             step=speed.step,
             num_blocks=blocks,
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
-            max_batched_tokens=self.max_batched_tokens,
-            max_model_len=self.max_model_len,
+            max_batched_tokens=max(_BUDGET_TOKENS, self.max_num_seqs) if budget is None else budget,
+            max_model_len=min(_CONTEXT_TOKENS, blocks * self.block_size) if context is None else context,
             prefix_caching=self.prefix_caching,
             output_ids=output_ids,
         )

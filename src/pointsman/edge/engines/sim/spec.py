@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pointsman.edge.engines.sim.chat_template import render_chat
 from pointsman.edge.engines.sim.errors import ApiError, bad_request
@@ -61,82 +62,93 @@ def check_model(settings: SimSettings, name: str | None) -> str:
     return name
 
 
-def chat_spec(
-    body: ChatBody, settings: SimSettings, tokenizer: SimTokenizer, request_id: str | None, created: int
-) -> GenerationSpec:
-    """Specification of a chat request; raises `ApiError`."""
-    model = check_model(settings, body.model)
-    prompt = render_chat(tokenizer, body.messages, body.tools, open_answer=body.add_generation_prompt)
-    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    return _spec(body, settings, model, (prompt,), limit, field, _id("chatcmpl", request_id), created)
+class SpecMaker:
+    """Makes specifications for one engine. All methods raise `ApiError` for what it can't do."""
+
+    def __init__(self, settings: SimSettings, context_tokens: int, tokenizer: SimTokenizer) -> None:
+        self._settings = settings
+        self._context_tokens = context_tokens
+        self._tokenizer = tokenizer
+
+    def chat(self, body: ChatBody, request_id: str | None, created: int) -> GenerationSpec:
+        """Specification of a chat request."""
+        model = check_model(self._settings, body.model)
+        prompt = render_chat(self._tokenizer, body.messages, body.tools, open_answer=body.add_generation_prompt)
+        if body.max_completion_tokens is not None:
+            limit = _Limit(body.max_completion_tokens, "max_completion_tokens")
+        else:
+            limit = _Limit(body.max_tokens, "max_tokens")
+        return self._spec(body, model, (prompt,), limit, _id("chatcmpl", request_id), created)
+
+    def completion(self, body: CompletionBody, request_id: str | None, created: int) -> GenerationSpec:
+        """Specification of a completion request."""
+        model = check_model(self._settings, body.model)
+        prompts = _prompts(body.prompt, self._tokenizer)
+        limit = _Limit(_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens, "max_tokens")
+        return self._spec(body, model, prompts, limit, _id("cmpl", request_id), created)
+
+    def _spec(
+        self,
+        body: GenerationBody,
+        model: str,
+        prompts: tuple[list[int], ...],
+        limit: _Limit,
+        request_id: str,
+        created: int,
+    ) -> GenerationSpec:
+        chat = isinstance(body, ChatBody)
+        options = body.stream_options
+        if options is not None and not body.stream:
+            raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
+        longest = max(map(len, prompts))
+        _check_lengths(self._context_tokens, longest, limit)
+        room, usual = self._context_tokens - longest, self._settings.default_output_tokens
+        include_usage = bool(options and options.include_usage)
+        return GenerationSpec(
+            id=request_id,
+            model=model,
+            created=created,
+            chat=chat,
+            prompts=prompts,
+            n=choices_of(body),
+            max_tokens=min(usual, room) if limit.tokens is None else limit.tokens,
+            ends_itself=limit.tokens is None and usual <= room,
+            stops=stop_strings(body),
+            include_stop=body.include_stop_str_in_output,
+            echo=body.echo and not chat,
+            stream=bool(body.stream),
+            include_usage=include_usage,
+            continuous_usage=include_usage and bool(options and options.continuous_usage_stats),
+            return_token_ids=bool(body.return_token_ids),
+            lora_name=model if model != self._settings.model else None,
+            cache_salt=body.cache_salt,
+        )
 
 
-def completion_spec(
-    body: CompletionBody, settings: SimSettings, tokenizer: SimTokenizer, request_id: str | None, created: int
-) -> GenerationSpec:
-    """Specification of a completion request; raises `ApiError`."""
-    model = check_model(settings, body.model)
-    prompts = _prompts(body.prompt, tokenizer)
-    limit = _COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _spec(body, settings, model, prompts, limit, "max_tokens", _id("cmpl", request_id), created)
+class _Limit(NamedTuple):
+    """How many tokens the client allows, and which field says so."""
+
+    tokens: int | None
+    field: str
 
 
-def _spec(
-    body: GenerationBody,
-    settings: SimSettings,
-    model: str,
-    prompts: tuple[list[int], ...],
-    limit: int | None,
-    limit_field: str,
-    request_id: str,
-    created: int,
-) -> GenerationSpec:
-    chat = isinstance(body, ChatBody)
-    options = body.stream_options
-    if options is not None and not body.stream:
-        raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
-    longest = max(map(len, prompts))
-    _check_lengths(settings, longest, limit, limit_field)
-    room = settings.max_model_len - longest
-    return GenerationSpec(
-        id=request_id,
-        model=model,
-        created=created,
-        chat=chat,
-        prompts=prompts,
-        n=choices_of(body),
-        max_tokens=min(settings.default_output_tokens, room) if limit is None else limit,
-        ends_itself=limit is None and settings.default_output_tokens <= room,
-        stops=stop_strings(body),
-        include_stop=body.include_stop_str_in_output,
-        echo=body.echo and not chat,
-        stream=bool(body.stream),
-        include_usage=bool(options and options.include_usage),
-        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
-        return_token_ids=bool(body.return_token_ids),
-        lora_name=model if model != settings.model else None,
-        cache_salt=body.cache_salt,
-    )
-
-
-def _check_lengths(settings: SimSettings, prompt: int, limit: int | None, limit_field: str) -> None:
-    context = settings.max_model_len
+def _check_lengths(context: int, prompt: int, limit: _Limit) -> None:
     if prompt >= context:
         raise bad_request(
             f"This model's maximum context length is {context} tokens. However, your request has {prompt} input "
             "tokens. Please reduce the length of the input messages.",
             "input_tokens",
         )
-    if limit is None:
+    if limit.tokens is None:
         return
-    if limit < 1:
-        raise bad_request(f"{limit_field} must be at least 1, got {limit}.", limit_field)
-    if prompt + limit > context:
+    if limit.tokens < 1:
+        raise bad_request(f"{limit.field} must be at least 1, got {limit.tokens}.", limit.field)
+    if prompt + limit.tokens > context:
         raise bad_request(
-            f"'max_tokens' or 'max_completion_tokens' is too large: {limit}. This model's maximum context length is "
-            f"{context} tokens and your request has {prompt} input tokens ({limit} > {context} - {prompt}).",
-            limit_field,
+            f"'max_tokens' or 'max_completion_tokens' is too large: {limit.tokens}. This model's maximum context "
+            f"length is {context} tokens and your request has {prompt} input tokens "
+            f"({limit.tokens} > {context} - {prompt}).",
+            limit.field,
         )
 
 

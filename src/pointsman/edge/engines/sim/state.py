@@ -10,6 +10,7 @@ from pointsman.edge.engines.sim.faults import Faults, FaultState
 from pointsman.edge.engines.sim.metrics import SimMetrics
 from pointsman.edge.engines.sim.runner import EngineRunner
 from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.engines.sim.spec import SpecMaker
 from pointsman.edge.engines.sim.stream_output import JsonTexts
 from pointsman.edge.engines.sim.tokenizer import SimTokenizer
 
@@ -23,7 +24,8 @@ class SimState:
         self.json_texts = JsonTexts()
         self.faults = FaultState()
         self.publisher = EventPublisher(settings)
-        self._config = settings.engine_config(self.tokenizer.output_ids)
+        self.config = settings.engine_config(self.tokenizer.output_ids)
+        self.specs = SpecMaker(settings, self.config.max_model_len, self.tokenizer)
         self.metrics = SimMetrics(time.time())
         self.runner = self._new_runner()
 
@@ -42,7 +44,7 @@ class SimState:
         self.runner.slow_factor = self.faults.active.slow_factor
 
     def _new_runner(self) -> EngineRunner:
-        return EngineRunner(self._config, self.settings.speedup, self._publish, self.metrics)
+        return EngineRunner(self.config, self.settings.speedup, self._publish, self.metrics)
 
     def _publish(self, events: list[KvEvent]) -> None:
         self.publisher.publish(events)
