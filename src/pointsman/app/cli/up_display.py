@@ -12,9 +12,6 @@ from rich.progress import Progress as Bar
 
 from pointsman.edge.engines.local.progress import Progress
 
-_STEP = 0.1
-"""Without a terminal a download says something each tenth."""
-
 
 class Display:
     """Lines on stderr with the seconds since the start."""
@@ -25,7 +22,7 @@ class Display:
         self._bar: Bar | None = None
         self._task: TaskID | None = None
         self._text = ""
-        self._said_share = 0.0
+        self._said_tenth = 0
 
     def __enter__(self) -> Display:
         return self
@@ -52,7 +49,7 @@ class Display:
         elif self._console.is_terminal:
             self._draw(progress)
         else:
-            self._say_share(progress.text, progress.done_bytes / progress.total_bytes)
+            self._say_tenth(progress.text, 10 * progress.done_bytes // progress.total_bytes)
 
     def _draw(self, progress: Progress) -> None:
         if self._bar is None:
@@ -63,12 +60,13 @@ class Display:
         if self._task is not None:
             self._bar.update(self._task, completed=progress.done_bytes)
 
-    def _say_share(self, text: str, share: float) -> None:
+    def _say_tenth(self, text: str, tenth: int) -> None:
+        """Without a terminal a download says something each tenth."""
         if text != self._text:
-            self._text, self._said_share = text, 0.0
-        if share >= self._said_share + _STEP:
-            self._said_share = share
-            self.say(f"{text}: {100 * share:.0f} %")
+            self._text, self._said_tenth = text, 0
+        if tenth > self._said_tenth:
+            self._said_tenth = tenth
+            self.say(f"{text}: {10 * tenth} %")
 
     def _end_bar(self) -> None:
         if self._bar is not None:

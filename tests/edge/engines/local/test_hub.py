@@ -128,6 +128,7 @@ async def test_each_reason_is_told(fake_hub: FakeHub, spec: ModelSpec, places: M
     fake_hub.status = 404
     with pytest.raises(ModelFileError, match=r"answered 404 Not Found.*pass --model PATH"):
         await resolve(spec, dataclasses.replace(places, hub_url=fake_hub.url))
+    assert list(places.store.iterdir()) == []
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(ModelFileError, match=f"127.0.0.1:{port}"):

@@ -92,7 +92,15 @@ async def _locked(part: Path, progress: ProgressCallback) -> AsyncIterator[IO[by
                 progress(Progress(f"another process downloads {part.stem}: waiting for it"))
             waiting = True
             await asyncio.sleep(_LOCK_POLL_S)
-        yield file
+        try:
+            yield file
+        finally:
+            _drop_if_empty(part, file)
+
+
+def _drop_if_empty(part: Path, file: IO[bytes]) -> None:
+    if file.tell() == 0:
+        part.unlink(missing_ok=True)
 
 
 def _try_lock(file: IO[bytes]) -> bool:

@@ -1,0 +1,193 @@
+"""`pointsman serve` with `status` and `policies`, all as processes, before simulated engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.app.cli import main
+
+Start = Callable[..., Any]
+
+
+def post(url: str, body: dict[str, object]) -> tuple[int, str]:
+    """Status and the worker that answered."""
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.headers["x-pointsman-worker"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, ""
+
+
+def ready(url: str) -> None:
+    """Wait until the front end would take a request."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/ready", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError(f"{url} is never ready")
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` free ports in a row."""
+    for first in range(20000 + os.getpid() % 20000, 60000, count):
+        try:
+            for port in range(first, first + count):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no free ports")
+
+
+def test_serve_status_policies(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engines = [start("engine", "--kind", "sim", "--port", "0", "--model", "m") for _ in range(2)]
+    urls = [engine.url("engine sim serves") for engine in engines]
+    front = start("serve", "--engine", urls[0], "--engine", urls[1], "--port", "0", "--admin-port", "0")
+    line = front.line("pointsman serves")
+    url, admin = line.split()[2].removesuffix("/v1"), line.split("admin: ")[1].split(";")[0]
+    ready(url)
+    code, worker = post(url, {"model": "m", "prompt": "hello", "max_tokens": 2})
+    assert code == 200
+    assert worker.endswith("/0")
+
+    assert main.run(["status", "--admin-url", admin]) == 0
+    table = capsys.readouterr().out
+    assert "policy auto → prefix" in table
+    assert worker in table
+    assert "1 finished" in table
+
+    assert main.run(["status", "--admin-url", admin, "--json", str(tmp_path / "s.json")]) == 0
+    status = json.loads((tmp_path / "s.json").read_text())
+    assert sorted(w["url"] for w in status["workers"]) == sorted(urls)
+    assert status["requests"]["finished_total"] == 1
+    capsys.readouterr()
+
+    assert main.run(["policies", "set", "round_robin", "--admin-url", admin]) == 0
+    assert capsys.readouterr().out == "policy: auto → round_robin\n"
+    assert main.run(["policies", "list", "--admin-url", admin]) == 0
+    assert "* round_robin\n" in capsys.readouterr().out
+    workers = {post(url, {"model": "m", "prompt": "hello", "max_tokens": 1})[1] for _ in range(4)}
+    assert len(workers) == 2
+
+    assert main.run(["policies", "set", "none_such", "--admin-url", admin]) == 2
+    assert "none_such" in capsys.readouterr().err
+    assert front.stop() == 0
+    assert front.family() == []
+
+
+def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_ports(1)
+    for arguments in (["status"], ["policies", "list"], ["policies", "set", "prefix"]):
+        assert main.run([*arguments, "--admin-url", f"http://127.0.0.1:{port}"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"pointsman: no front end answers at http://127.0.0.1:{port} (Connection refused)")
+        assert said.count("\n") == 1
+    assert main.run(["status", "--admin-url", "nonsense"]) == 2
+    assert "expected http://host:port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no engines: give --engine URL"),
+        (["--engine", "nonsense"], "--engine: execution-group.nodes[0].url: expected the base URL"),
+        (
+            ["--engine", "http://a:1", "--port", "99999"],
+            "--port: control-plane.listen_port: expected an integer from 0",
+        ),
+        (
+            ["--engine", "http://a:1", "--policy", "kv"],
+            "--policy: routing.policy: kv: routing by KV events: not built yet",
+        ),
+        (["--config", "absent.yaml"], "absent.yaml: can't be read"),
+        (["--engine", "http://a:1", "--port", "0", "--processes", "2"], "--processes: several front ends can't share"),
+        (
+            ["--engine", "http://a:1", "--port", "8089", "--admin-port", "8088", "--processes", "2"],
+            "of front end 2: 8089 is",
+        ),
+        (["--engine", "http://a:1", "--port", "1", "--admin-port", "65535", "--processes", "2"], "is above 65535"),
+    ],
+)
+def test_refused_before_anything_starts(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["serve", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("pointsman: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_taken_port_is_one_line(processes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        arguments = ["serve", "--engine", "http://127.0.0.1:1", "--port", port, "--admin-port", "0"]
+        assert main.run([*arguments, "--log-level", "error", "--processes", processes]) == 2
+    said = capsys.readouterr().err
+    assert f"can't listen on 127.0.0.1:{port}" in said
+    assert said.count("\n") == 1
+
+
+def test_processes_share_a_port_and_are_watched(start: Start) -> None:
+    engine = start("engine", "--kind", "sim", "--port", "0", "--model", "m").url("engine sim serves")
+    port = free_ports(3)
+    ports = ["--port", str(port), "--admin-port", str(port + 1)]
+    front = start("serve", "--engine", engine, *ports, "--processes", "2", "--log-level", "warning")
+    assert f"admin ports {port + 1} to {port + 2}" in front.line("pointsman serves")
+    url = f"http://127.0.0.1:{port}"
+    ready(f"http://127.0.0.1:{port}")
+    for admin_port in (port + 1, port + 2):
+        wait_for_admin(admin_port)
+    assert {post(url, {"model": "m", "prompt": "x", "max_tokens": 1})[0] for _ in range(8)} == {200}
+
+    (child, *_) = [process for process in front.family() if process.pid != front.process.pid]
+    child.send_signal(signal.SIGKILL)
+    front.line("starting it again")
+    for admin_port in (port + 1, port + 2):
+        wait_for_admin(admin_port)
+    assert len(front.family()) == 3
+    assert front.stop(signal.SIGTERM) == 0
+    assert front.family() == []
+
+
+def wait_for_admin(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/policies", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError(f"admin port {port} never answers")
+
+
+def test_a_killed_supervisor_leaves_no_front_end(start: Start) -> None:
+    port = free_ports(3)
+    ports = ["--port", str(port), "--admin-port", str(port + 1)]
+    front = start("serve", "--engine", "http://127.0.0.1:1", *ports, "--processes", "2")
+    for admin_port in (port + 1, port + 2):
+        wait_for_admin(admin_port)
+    front.process.kill()
+    front.process.wait(30)
+    deadline = time.monotonic() + 30
+    while front.family() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert front.family() == []
