@@ -48,6 +48,7 @@ async def test_metrics_count_what_was_done(client: Any) -> None:
     assert values["vllm:request_success_total|stop"] == 1
     assert values["vllm:time_to_first_token_seconds_count"] == 3
     assert values["vllm:inter_token_latency_seconds_count"] == 6
+    assert values["vllm:e2e_request_latency_seconds_count"] == 3
     assert values["vllm:num_requests_running"] == values["vllm:kv_cache_usage_perc"] == 0
     assert 'engine="0",model_name="m"' in text
     assert 'vllm:cache_config_info{block_size="4"' in text

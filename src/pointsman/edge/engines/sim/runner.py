@@ -84,7 +84,9 @@ class EngineRunner:
     def abort(self, sequence: Sequence) -> None:
         """Take a sequence out, if it has not ended; its sink hears nothing more."""
         self.engine.abort_sequence(sequence)
-        self._live.pop(sequence, None)
+        live = self._live.pop(sequence, None)
+        if live is not None:
+            self._metrics.e2e_s.observe(time.perf_counter() - live.arrived_s)
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached blocks unless sequences hold some, and say so in an event at once."""

@@ -16,6 +16,8 @@ from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 from pointsman.edge.wire.http1_server import HttpServer
 
+__all__ = ["SimServer", "SimSettings", "serve_sim"]
+
 logger = logging.getLogger("pointsman.engines.sim")
 
 
