@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 
@@ -10,9 +9,7 @@ import aiohttp
 
 from pointsman.core.model.errors import EngineError
 
-_READY_LIMIT_S = 60.0
 _TOKEN_LIMIT_S = 120.0
-_POLL_S = 0.05
 WORKER_HEADER = "x-pointsman-worker"
 
 
@@ -25,31 +22,17 @@ class FirstToken:
 
 
 async def first_token(url: str, model: str) -> FirstToken:
-    """Wait until the front end offers the model, then stream a short chat. Raises EngineError when that fails."""
+    """Stream a short chat through the front end at `url`. Raises EngineError when that fails."""
     timeout = aiohttp.ClientTimeout(total=_TOKEN_LIMIT_S)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=False)) as session:
         try:
-            await _wait_for(session, url, model)
             return await _chat(session, url, model)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineError(f"the first request failed: {str(error) or type(error).__name__}") from error
 
 
-async def _wait_for(session: aiohttp.ClientSession, url: str, model: str) -> None:
-    deadline = time.monotonic() + _READY_LIMIT_S
-    while True:
-        async with session.get(f"{url}/v1/models") as answer:
-            listed = await answer.json() if answer.status == 200 else {}
-        if any(entry.get("id") == model for entry in listed.get("data", ())):
-            return
-        if time.monotonic() > deadline:
-            raise EngineError(
-                f"{model}: its engines run, but the front end did not find them in {_READY_LIMIT_S:.0f} s"
-            )
-        await asyncio.sleep(_POLL_S)
-
-
-async def _chat(session: aiohttp.ClientSession, url: str, model: str) -> FirstToken:
+async def _chat(session: aiohttp.ClientSession, url: str, model: str) -> FirstToken | None:
+    """None: nobody serves the model yet."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": "Say hello."}],
@@ -59,6 +42,8 @@ async def _chat(session: aiohttp.ClientSession, url: str, model: str) -> FirstTo
     began = time.monotonic()
     ttft_ms: float | None = None
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+        if answer.status in (404, 503):
+            return None
         if answer.status != 200:
             raise EngineError(f"the first request failed with status {answer.status}: {await answer.text()}")
         worker = answer.headers.get(WORKER_HEADER, "?")

@@ -31,6 +31,8 @@ from pointsman.edge.telemetry.logs import set_up_logs
 
 _GRACE_S = 1.0
 """What requests in flight get on Ctrl-C: a fleet on one's own computer must end when told to."""
+_FOUND_LIMIT_S = 60.0
+_POLL_S = 0.05
 _STATE = Path(".pointsman")
 
 
@@ -112,12 +114,29 @@ async def _serve(tree: ConfigTree, fleet: LocalFleet, models: Sequence[str], dis
     await frontend.start()
     try:
         display.say(f"front end listens at {frontend.url}, admin at {frontend.admin_url}")
+        await _wait_for_workers(frontend, {engine.name for engine in fleet.engines})
         for model in models:
             display.say(_said(model, await first_token(frontend.url, model)))
         click.echo(how_to_call(frontend.url, frontend.admin_url, models[0]))
         await asyncio.Event().wait()
     finally:
         await frontend.close(_GRACE_S)
+
+
+async def _wait_for_workers(frontend: Frontend, engines: set[str]) -> None:
+    """Until the front end has found all engines that were just started."""
+    try:
+        async with asyncio.timeout(_FOUND_LIMIT_S):
+            while True:
+                workers = frontend.status().workers
+                if engines <= {worker.id.rpartition("/")[0] for worker in workers if worker.state == "ready"}:
+                    return
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        found = "; ".join(f"{worker.id}: {worker.state}: {worker.reason}" for worker in frontend.status().workers)
+        raise EngineError(
+            f"the engines run, but the front end did not find them all in {_FOUND_LIMIT_S:.0f} s ({found or 'none'})"
+        ) from None
 
 
 def _said(model: str, first: FirstToken) -> str:
