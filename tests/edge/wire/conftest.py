@@ -221,7 +221,9 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.closed = False
+        self.aborted = False
         self.reading = True
+        self.unread_bytes = 0
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return ("192.0.2.1", 5) if name == "peername" else default
@@ -230,7 +232,7 @@ class FakeTransport(asyncio.Transport):
         self.written.append(data)
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread_bytes
 
     def can_write_eof(self) -> bool:
         return False
@@ -241,7 +243,8 @@ class FakeTransport(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
     def pause_reading(self) -> None:
         self.reading = False

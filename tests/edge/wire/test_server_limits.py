@@ -195,3 +195,17 @@ async def test_client_that_reads_nothing_is_cut_off(wire):
     client.send(GET)
     await asyncio.wait_for(cancelled.wait(), 3)
     assert paused.is_set()
+
+
+async def test_last_answer_is_not_cut_while_its_client_reads_on(offline):
+    offline.transport.unread_bytes = 1000
+    offline.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    while not offline.transport.closed:
+        await asyncio.sleep(0)
+    now_s = asyncio.get_running_loop().time()
+    offline.connection.check_deadlines(now_s + 30)
+    offline.transport.unread_bytes = 500
+    offline.connection.check_deadlines(now_s + 301)
+    assert not offline.transport.aborted
+    offline.connection.check_deadlines(now_s + 700)
+    assert offline.transport.aborted

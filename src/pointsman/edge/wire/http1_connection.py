@@ -1,4 +1,4 @@
-"""One client connection of the server: parsing, limits, pipelining, and the life of its handler tasks."""
+"""One client connection of the server: requests in order, time limits, and the life of its handler tasks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-import httptools
-
-from pointsman.edge.wire.headers import Headers
+from pointsman.edge.wire.http1_limits import ServerLimits
+from pointsman.edge.wire.http1_reader import RequestReader
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
@@ -25,24 +24,6 @@ _AHEAD_REQUESTS = 16
 _AHEAD_BYTES = 64 * 1024
 _LINGER_S = 2.0
 _JSON = ((b"content-type", b"application/json"),)
-_CHECKED = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Bounds of what a client may take. Sizes in bytes, times in seconds."""
-
-    max_head_bytes: int = 65536
-    max_headers: int = 128
-    max_body_bytes: int = 64 * 1024 * 1024
-    head_timeout_s: float = 30.0
-    """From the first byte of a request to its complete head, and from a new connection to its first byte."""
-    body_timeout_s: float = 60.0
-    """Without a byte of a body that has begun."""
-    keep_alive_timeout_s: float = 75.0
-    write_timeout_s: float = 300.0
-    """Without a byte read by a client that has an answer waiting."""
-    max_connections: int | None = None
 
 
 class ConnectionOwner(Protocol):
@@ -68,10 +49,6 @@ class ConnectionOwner(Protocol):
         """The `date` field with CRLF."""
 
 
-class _Rejected(Exception):  # noqa: N818  (it never leaves this file)
-    """Stops the parser."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Rejection:
     status: int
@@ -91,35 +68,19 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_ahead_bytes",
         "_backlog",
-        "_began",
-        "_body",
-        "_body_bytes",
-        "_body_left",
         "_broken",
-        "_checked",
-        "_chunked",
         "_current",
         "_deadline",
         "_expects_continue",
-        "_head_bytes",
-        "_headers",
-        "_idle_bytes",
-        "_in_body",
-        "_in_head",
         "_loop",
         "_lost",
-        "_parser",
         "_paused",
-        "_peer",
         "_queue",
-        "_rejection",
+        "_reader",
         "_server",
-        "_target",
         "_task",
         "_transport",
         "_unread_bytes",
-        "_upgrade",
-        "_used",
         "_write_deadline",
         "_write_paused",
     )
@@ -128,11 +89,10 @@ class ServerConnection(asyncio.Protocol):
         self._server = server
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
+        self._reader = RequestReader(self, server.limits)
         self._queue: deque[_Waiting | _Rejection] = deque()
         self._current: Responder | None = None
         self._task: asyncio.Task[None] | None = None
-        self._peer = ""
         self._backlog = b""
         self._ahead_bytes = 0
         self._paused = False
@@ -140,27 +100,9 @@ class ServerConnection(asyncio.Protocol):
         self._unread_bytes = 0
         self._broken = False
         self._lost = False
-        self._used = False
+        self._expects_continue = False
         self._deadline = _NEVER
         self._write_deadline = _NEVER
-        self._rejection: _Rejection | None = None
-        self._began = False
-        self._reset()
-
-    def _reset(self) -> None:
-        self._in_head = False
-        self._in_body = False
-        self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._checked: dict[bytes, bytes] = {}
-        self._head_bytes = 0
-        self._idle_bytes = 0
-        self._body: bytes | bytearray = b""
-        self._body_bytes = 0
-        self._body_left = 0
-        self._chunked = False
-        self._expects_continue = False
-        self._upgrade = False
 
     # ---- transport callbacks
 
@@ -168,12 +110,10 @@ class ServerConnection(asyncio.Protocol):
         """Start counting its time, or send it away when there are too many."""
         stream = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         self._transport = stream
-        peer = stream.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
+        self._reader.peer = _peer_name(stream.get_extra_info("peername"))
         self._deadline = self._loop.time() + self._server.limits.head_timeout_s
         if not self._server.opened(self):
-            self._reject(503, "too many connections; try again later")
-            self._advance()
+            self.refused(503, "too many connections; try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone for good."""
@@ -188,13 +128,12 @@ class ServerConnection(asyncio.Protocol):
         if unfinished:
             self.cut()
         elif not self._broken:
-            self._deadline = self._loop.time() + _LINGER_S
-            self._broken = True
+            self._close()
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
         self._write_paused = True
-        self._unread_bytes = self._transport.get_write_buffer_size() if self._transport else 0
+        self._unread_bytes = self._buffered_bytes()
         self._write_deadline = self._loop.time() + self._server.limits.write_timeout_s
         current = self._current
         if current is not None and current.on_pause is not None:
@@ -221,196 +160,63 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._feed(data)
 
-    # ---- parsing
+    # ---- reading
 
     def _feed(self, data: bytes) -> None:
+        reader = self._reader
         size = len(data)
-        if size <= _SLICE_BYTES or size <= self._body_left:
-            self._feed_slice(data)
+        if size <= _SLICE_BYTES or size <= reader.body_left:
+            reader.feed(data)
         else:
-            view = memoryview(data)
-            at = 0
-            while at < size and not self._broken:
-                if self._is_full():
-                    self._backlog = data[at:]
-                    break
-                step = max(_SLICE_BYTES, self._body_left)
-                self._feed_slice(view[at : at + step])
-                at += step
+            self._feed_slices(data)
         if self._broken:
             return
         if self._is_full():
             self._pause()
-        elif self._in_body:
+        elif reader.in_body:
             self._deadline = self._loop.time() + self._server.limits.body_timeout_s
+
+    def _feed_slices(self, data: bytes) -> None:
+        """The parser can't be stopped between two requests, so it gets no more than a few at once."""
+        reader = self._reader
+        view = memoryview(data)
+        at = 0
+        while at < len(data) and not self._broken:
+            if self._is_full():
+                self._backlog = data[at:]
+                return
+            step = max(_SLICE_BYTES, reader.body_left)
+            reader.feed(view[at : at + step])
+            at += step
 
     def _is_full(self) -> bool:
         return self._current is not None and (
             len(self._queue) >= _AHEAD_REQUESTS or self._ahead_bytes > _AHEAD_BYTES or bool(self._backlog)
         )
 
-    def _feed_slice(self, data: bytes | memoryview) -> None:
-        self._began = False
-        body_bytes = self._body_bytes
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
-            return
-        except httptools.HttpParserCallbackError:
-            rejection = self._rejection
-            if rejection is None:
-                logger.exception("parsing a request of %s failed", self._peer)
-                rejection = _Rejection(500, "internal error; the log says more")
-            self._reject(rejection.status, rejection.message)
-            return
-        except httptools.HttpParserError as error:
-            rejection = self._explain(str(error))
-            self._reject(rejection.status, rejection.message)
-            return
-        if self._began:
-            return
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > 2 * self._server.limits.max_head_bytes:
-                self._reject(431, self._too_large())
-        elif self._chunked and self._body_bytes == body_bytes:
-            self._idle_bytes += len(data)
-            if self._idle_bytes > self._server.limits.max_head_bytes:
-                self._reject(431, "chunk extensions and trailers are larger than a head may be; send less of them")
-
-    def _explain(self, reason: str) -> _Rejection:
-        if "version" in reason.lower() or reason.startswith("Expected HTTP/"):
-            return _Rejection(505 if "nvalid HTTP version" in reason else 400, f"request line: {reason}; use HTTP/1.1")
-        if "PRI" in reason:
-            return _Rejection(505, "request line: HTTP/2 is not spoken here; use HTTP/1.1")
-        if not self._in_head and not self._in_body:
-            return _Rejection(400, f"request line: {reason}")
-        if self._in_body:
-            return _Rejection(400, f"request body: {reason}")
-        if not self._headers and "eader" not in reason and "ontent-Length" not in reason and "ncoding" not in reason:
-            return _Rejection(400, f"request line: {reason}")
-        after = f" (after {self._headers[-1][0].decode('latin-1')!r})" if self._headers else ""
-        return _Rejection(400, f"request header: {reason}{after}")
-
-    def _too_large(self) -> str:
-        limits = self._server.limits
-        return f"request header: larger than {limits.max_head_bytes} bytes or {limits.max_headers} fields; send less"
-
-    def _stop(self, status: int, message: str) -> _Rejected:
-        self._rejection = _Rejection(status, message)
-        return _Rejected(message)
-
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Parse the request again without its `upgrade` field: a server may ignore it (RFC 9110, 7.8)."""
-        method = self._parser.get_method()
-        if method == b"CONNECT":
-            self._reject(405, "request line: CONNECT is not served here")
-            return
-        fields = [f for f in self._headers if f[0] != b"upgrade"]
-        version = self._parser.get_http_version().encode()
-        lines = b"".join(b"%b: %b\r\n" % field for field in fields)
-        head = b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._target, version, lines)
-        self._reset()
-        self._parser = httptools.HttpRequestParser(self)
-        self._feed_slice(head + rest)
-
-    # ---- parser callbacks
-
-    def on_message_begin(self) -> None:
-        """Parser: the first byte of a request."""
-        self._reset()
-        self._in_head = self._began = self._used = True
+    def head_begun(self) -> None:
+        """Reader: the first byte of a request has come."""
+        self._expects_continue = False
         self._deadline = self._loop.time() + self._server.limits.head_timeout_s
 
-    def on_url(self, url: bytes) -> None:
-        """Parser: request target, or a part of it."""
-        self._target += url
-        if len(self._target) > self._server.limits.max_head_bytes:
-            raise self._stop(414, f"request line: the target is longer than {self._server.limits.max_head_bytes} bytes")
+    def continue_expected(self) -> None:
+        """Reader: the client waits for `100 Continue`; not needed if the body is here already."""
+        self._expects_continue = True
+        self._loop.call_soon(self._continue)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Parser: one header field, or a trailer, which is dropped."""
-        if not self._in_head:
-            return
-        name = name.lower()
-        value = value.rstrip(b" \t")
-        self._head_bytes += len(name) + len(value)
-        headers = self._headers
-        headers.append((name, value))
-        limits = self._server.limits
-        if self._head_bytes > limits.max_head_bytes or len(headers) > limits.max_headers:
-            raise self._stop(431, self._too_large())
-        if name in _CHECKED:
-            if name in self._checked and name != b"expect":
-                raise self._stop(400, f"request header {name.decode()!r} is given twice; send it once")
-            self._checked[name] = value
-
-    def on_headers_complete(self) -> None:
-        """Parser: the head is complete."""
-        version = self._parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            raise self._stop(505, f"request line: HTTP/{version} is not spoken here; use HTTP/1.1")
-        checked = self._checked
-        if version == "1.1" and b"host" not in checked:
-            raise self._stop(400, "request header 'host' is missing; HTTP/1.1 needs it")
-        self._in_head = False
-        self._upgrade = self._parser.should_upgrade()
-        if self._upgrade:
-            return
-        self._in_body = True
-        encoding = checked.get(b"transfer-encoding")
-        if encoding is not None:
-            if encoding.lower() != b"chunked" or version == "1.0":
-                raise self._stop(400, f"request header 'transfer-encoding': only chunked is known, not {encoding!r}")
-            self._chunked = True
-        length = int(checked.get(b"content-length", b"0"))
-        if length > self._server.limits.max_body_bytes:
-            raise self._stop(413, self._body_too_large(length))
-        self._body_left = length
-        if b"expect" in checked:
-            self._check_expectation(checked[b"expect"], version)
-
-    def _check_expectation(self, expectation: bytes, version: str) -> None:
-        if expectation.lower() != b"100-continue":
-            raise self._stop(417, f"request header 'expect': only 100-continue is known, not {expectation!r}")
-        if version == "1.1" and (self._chunked or self._body_left):
-            self._expects_continue = True
-            self._loop.call_soon(self._continue)
-
-    def _body_too_large(self, length: int) -> str:
-        return f"request body: {length} bytes are more than the {self._server.limits.max_body_bytes} allowed"
-
-    def on_body(self, body: bytes) -> None:
-        """Parser: body bytes."""
-        size = len(body)
-        held = self._body_bytes
-        if not held:
-            self._body = body
-        elif isinstance(self._body, bytearray):
-            self._body += body
-        else:
-            # not a list of pieces: a body in chunks of one byte would take fifty times its size
-            self._body = bytearray(self._body) + body
-        self._body_bytes = held + size
-        self._idle_bytes = 0
-        if self._chunked:
-            if self._body_bytes > self._server.limits.max_body_bytes:
-                raise self._stop(413, self._body_too_large(self._body_bytes))
-        else:
-            self._body_left -= size
-
-    def on_message_complete(self) -> None:
-        """Parser: the request is complete."""
-        if self._upgrade:
-            return
-        parser = self._parser
-        headers: Headers = tuple(self._headers)
-        method = parser.get_method().decode("ascii")
-        request = IncomingRequest(method, self._target, headers, bytes(self._body), self._peer)
-        self._queue.append(_Waiting(request, parser.get_http_version() == "1.0", parser.should_keep_alive()))
-        self._reset()
+    def request_read(self, request: IncomingRequest, *, http10: bool, keep_alive: bool) -> None:
+        """Reader: a request is complete."""
+        self._queue.append(_Waiting(request, http10, keep_alive))
         self._deadline = _NEVER
+        if self._current is None:
+            self._advance()
+
+    def refused(self, status: int, message: str) -> None:
+        """Answer with an error in its turn, then close; what the client sends from now on is dropped."""
+        self._broken = True
+        self._backlog = b""
+        self._deadline = _NEVER
+        self._queue.append(_Rejection(status, message))
         if self._current is None:
             self._advance()
 
@@ -426,11 +232,11 @@ class ServerConnection(asyncio.Protocol):
                 self._answer_rejection(waiting)
             else:
                 self._start(waiting)
-        elif self._server.closing and not (self._in_head or self._in_body):
+        elif self._server.closing and not self._reader.reading:
             self._close()
-        elif self._in_body:
+        elif self._reader.in_body:
             self._continue()
-        elif not self._in_head and not self._broken:
+        elif not self._reader.in_head and not self._broken:
             self._deadline = self._loop.time() + self._server.limits.keep_alive_timeout_s
         if self._paused and not self._is_full_behind():
             self._loop.call_soon(self._unpause)
@@ -514,23 +320,13 @@ class ServerConnection(asyncio.Protocol):
         if not self._expects_continue or self._current is not None or self._queue or self._lost or self._broken:
             return
         self._expects_continue = False
-        if self._in_body and not self._body_bytes:
+        if self._reader.in_body and not self._reader.body_bytes:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     # ---- refusing and closing
 
-    def _reject(self, status: int, message: str) -> None:
-        """Answer with an error in its turn, then close; what the client sends from now on is dropped."""
-        self._broken = True
-        self._reset()
-        self._backlog = b""
-        self._deadline = _NEVER
-        self._queue.append(_Rejection(status, message))
-        if self._current is None:
-            self._advance()
-
     def _answer_rejection(self, rejection: _Rejection) -> None:
-        logger.info("rejected a request of %s with %d: %s", self._peer, rejection.status, rejection.message)
+        logger.info("rejected a request of %s with %d: %s", self._reader.peer, rejection.status, rejection.message)
         assert self._transport is not None
         body = self._server.rejection(rejection.status, rejection.message)
         responder = Responder(self, self._transport, keep_alive=False)
@@ -548,7 +344,9 @@ class ServerConnection(asyncio.Protocol):
     def _close(self) -> None:
         """Close after what is written has gone out."""
         self._broken = True
-        self._deadline = self._loop.time() + _LINGER_S
+        self._unread_bytes = self._buffered_bytes()
+        wait_s = self._server.limits.write_timeout_s if self._unread_bytes else _LINGER_S
+        self._deadline = self._loop.time() + wait_s
         if self._transport is not None:
             self._transport.close()
 
@@ -583,9 +381,9 @@ class ServerConnection(asyncio.Protocol):
             self._feed(data)
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-            if self._in_head or self._in_body:
+            if self._reader.reading:
                 limits = self._server.limits
-                wait_s = limits.head_timeout_s if self._in_head else limits.body_timeout_s
+                wait_s = limits.head_timeout_s if self._reader.in_head else limits.body_timeout_s
                 self._deadline = self._loop.time() + wait_s
 
     # ---- called by the server
@@ -593,7 +391,7 @@ class ServerConnection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """A request is being read or answered."""
-        return self._current is not None or self._in_head or self._in_body or bool(self._queue)
+        return self._current is not None or self._reader.reading or bool(self._queue)
 
     def close_when_idle(self) -> None:
         """The server is closing: end now if nothing is going on."""
@@ -602,24 +400,36 @@ class ServerConnection(asyncio.Protocol):
 
     def check_deadlines(self, now_s: float) -> None:
         """Act on what has taken too long."""
-        if now_s >= self._write_deadline:
-            self._check_reader(now_s)
+        if now_s >= self._write_deadline and self._reads_on():
+            self._write_deadline = now_s + self._server.limits.write_timeout_s
         if now_s < self._deadline:
             return
         if self._broken or self._lost:
-            self.cut()
-        elif self._in_body:
-            self._reject(408, f"request body: no byte for {self._server.limits.body_timeout_s:g} s")
-        elif self._in_head:
-            self._reject(408, f"request header: not complete after {self._server.limits.head_timeout_s:g} s")
+            if self._reads_on():
+                self._deadline = now_s + self._server.limits.write_timeout_s
+        elif self._reader.in_body:
+            self.refused(408, f"request body: no byte for {self._server.limits.body_timeout_s:g} s")
+        elif self._reader.in_head:
+            self.refused(408, f"request header: not complete after {self._server.limits.head_timeout_s:g} s")
         else:
             self._close()
 
-    def _check_reader(self, now_s: float) -> None:
-        unread_bytes = self._transport.get_write_buffer_size() if self._transport else 0
-        if unread_bytes < self._unread_bytes:
-            self._unread_bytes = unread_bytes
-            self._write_deadline = now_s + self._server.limits.write_timeout_s
-        else:
-            logger.info("%s read nothing for %g s; cut off", self._peer, self._server.limits.write_timeout_s)
-            self.cut()
+    def _reads_on(self) -> bool:
+        """Whether the client has read something since the last look; if not, it is cut off."""
+        before_bytes, self._unread_bytes = self._unread_bytes, self._buffered_bytes()
+        if 0 < self._unread_bytes < before_bytes:
+            return True
+        if self._unread_bytes:
+            logger.info("%s reads nothing of what is written to it; cut off", self._reader.peer)
+        self.cut()
+        return False
+
+    def _buffered_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+
+def _peer_name(peer: object) -> str:
+    if not isinstance(peer, tuple):
+        return str(peer or "")
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

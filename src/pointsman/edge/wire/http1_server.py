@@ -12,7 +12,8 @@ from ssl import SSLContext
 
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.headers import Headers
-from pointsman.edge.wire.http1_connection import Handler, ServerConnection, ServerLimits
+from pointsman.edge.wire.http1_connection import Handler, ServerConnection
+from pointsman.edge.wire.http1_limits import ServerLimits
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
