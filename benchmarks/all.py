@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from support.subjects import BENCHMARKS
+from harness.subjects import BENCHMARKS
 
 SCRIPTS: tuple[tuple[str, ...], ...] = (
     ("decision",),

@@ -15,6 +15,9 @@ from typing import Any
 
 import msgspec
 
+from harness import report
+from harness.histogram import Percentiles, median, percentiles_ms
+from harness.processes import BenchmarkError
 from pointsman.core.ledger.events import Admitted, Dispatched, Finished, FirstToken, HealthRead, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.blocks import salt_seed, text_block_keys
@@ -23,9 +26,6 @@ from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerSpec, worker_id
 from pointsman.core.policies.policy import NO_TIMING, Policy
 from pointsman.core.policies.registry import PolicyRegistry
-from support import report
-from support.histogram import Percentiles, median, percentiles_ms
-from support.processes import BenchmarkError
 
 MODEL = "model"
 BLOCK_BYTES = 128

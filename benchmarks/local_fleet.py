@@ -15,10 +15,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from support import report
-from support.chats import ChatPlan, Turn, run_chats, stream_chat
-from support.histogram import Percentiles, percentiles_ms, ratio
-from support.processes import BenchmarkError, Processes, free_ports, processes
+from harness import report
+from harness.chats import ChatPlan, Turn, run_chats, stream_chat
+from harness.histogram import Percentiles, percentiles_ms, ratio
+from harness.processes import BenchmarkError, Processes, free_ports, processes
 
 ARMS = ("round_robin", "prefix")
 LEAST_NEW_SHARE = 0.1

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from support import process_stats, report
-from support.histogram import median, ratio
-from support.load_spec import LoadReport, LoadSpec
-from support.loading import run_load, set_pace
-from support.processes import BenchmarkError, Processes, processes
-from support.subjects import Running, Subject, direct, installed, start_mock_engines
+from harness import process_stats, report
+from harness.histogram import median, ratio
+from harness.load_spec import LoadReport, LoadSpec
+from harness.loading import run_load, set_pace
+from harness.processes import BenchmarkError, Processes, processes
+from harness.subjects import Running, Subject, direct, installed, start_mock_engines
 
 ENGINES = 4
 SCENARIOS = ("saturated", "paced", "single")

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from support import report
-from support.load_spec import LoadReport, LoadSpec
-from support.loading import run_load, set_pace
-from support.processes import BenchmarkError, Processes, processes, raise_file_limit
-from support.subjects import Running, direct, installed, start_mock_engines
+from harness import report
+from harness.load_spec import LoadReport, LoadSpec
+from harness.loading import run_load, set_pace
+from harness.processes import BenchmarkError, Processes, processes, raise_file_limit
+from harness.subjects import Running, direct, installed, start_mock_engines
 
 DEFAULT_SUBJECTS = (
     "pointsman prefix",

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from support.processes import BenchmarkError
-from support.subjects import ROOT
+from harness.processes import BenchmarkError
+from harness.subjects import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import mock_answers
-from support.processes import BenchmarkError, Processes, free_ports
+from harness import mock_answers
+from harness.processes import BenchmarkError, Processes, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -47,13 +47,13 @@ class Subject:
 
 
 def harness_env() -> dict[str, str]:
-    """Environment in which `python -m support.…` works."""
+    """Environment in which `python -m harness.…` works."""
     return {"PYTHONPATH": str(BENCHMARKS)}
 
 
 def harness_command(module: str, *arguments: str) -> list[str]:
     """A module of the harness as a command."""
-    return [sys.executable, "-m", f"support.{module}", *arguments]
+    return [sys.executable, "-m", f"harness.{module}", *arguments]
 
 
 def start_mock_engines(processes: Processes, count: int) -> list[int]:

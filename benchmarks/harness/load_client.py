@@ -1,6 +1,6 @@
 """A load client for SSE streams that costs little: raw asyncio protocols, no parsing beyond what is counted.
 
-`python -m support.load_client JSON-of-LoadSpec` prints the JSON of a LoadReport. It is a process of its own, so that
+`python -m harness.load_client JSON-of-LoadSpec` prints the JSON of a LoadReport. It is a process of its own, so that
 its CPU time is not mixed up with anybody else's.
 """
 
@@ -20,10 +20,10 @@ from typing import cast
 import msgspec
 import uvloop
 
-from support import process_stats
-from support.histogram import Histogram, Percentiles, percentiles_ms
-from support.load_spec import LoadReport, LoadSpec
-from support.prompts import chat_bodies, http_post
+from harness import process_stats
+from harness.histogram import Histogram, Percentiles, percentiles_ms
+from harness.load_spec import LoadReport, LoadSpec
+from harness.prompts import chat_bodies, http_post
 
 _DRAIN_S = 5.0
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -230,9 +230,6 @@ class LoadRun:
         watched = _pids(self.spec.watch)
         harness = _pids(self.spec.harness)
         tally = self.tally
-        gc.collect()
-        gc.freeze()
-        gc.disable()
         rss = [process_stats.rss_bytes(watched)]
         busy, helpers = process_stats.machine_busy_s(), process_stats.cpu_s(harness)
         cpu, own_cpu, start = process_stats.cpu_s(watched), time.process_time(), _clock()
@@ -285,7 +282,10 @@ def _pids(roots: tuple[int, ...]) -> list[int]:
 
 def main() -> None:
     spec = msgspec.json.decode(sys.argv[1], type=LoadSpec)
-    report = uvloop.run(LoadRun(spec).measure())
+    run = LoadRun(spec)
+    gc.freeze()
+    gc.disable()  # a pause of ours would count as the front end's
+    report = uvloop.run(run.measure())
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
 
 

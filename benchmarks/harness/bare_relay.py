@@ -1,6 +1,6 @@
 """The floor: a bare streaming relay in about sixty lines. It checks nothing, accounts nothing and decides by turns.
 
-`python -m support.bare_relay --port 9000 --engines 9001,9002`. What a front end costs beyond this is what it does.
+`python -m harness.bare_relay --port 9000 --engines 9001,9002`. What a front end costs beyond this is what it does.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from support.histogram import Percentiles
+from harness.histogram import Percentiles
 
 
 class LoadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from support.processes import BenchmarkError
-from support.prompts import words
+from harness.processes import BenchmarkError
+from harness.prompts import words
 
 _ANSWER_TOKENS = 12
 Take = Callable[["Chat", bool], Coroutine[None, None, None]]

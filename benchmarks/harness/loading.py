@@ -8,9 +8,9 @@ import subprocess
 
 import msgspec
 
-from support.load_spec import LoadReport, LoadSpec
-from support.processes import BenchmarkError
-from support.subjects import HARNESS_CORE, harness_command, harness_env
+from harness.load_spec import LoadReport, LoadSpec
+from harness.processes import BenchmarkError
+from harness.subjects import HARNESS_CORE, harness_command, harness_env
 
 
 def run_load(spec: LoadSpec) -> LoadReport:

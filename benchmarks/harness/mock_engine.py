@@ -1,7 +1,7 @@
 """A fast mock engine: OpenAI's streaming answers at a fixed pace, one transport write a chunk.
 
 One process listens on several ports, so that a router sees several engines while the harness pays for one event loop.
-`python -m support.mock_engine --ports 9001,9002 --itl-ms 0`. The pace changes at run time: `POST /mock/pace
+`python -m harness.mock_engine --ports 9001,9002 --itl-ms 0`. The pace changes at run time: `POST /mock/pace
 {"itl_ms": 5}`. It poses as vLLM on the routes that routers probe.
 """
 
@@ -17,7 +17,7 @@ import httptools
 import msgspec
 import uvloop
 
-from support import mock_answers as answers
+from harness import mock_answers as answers
 
 
 class Ask(msgspec.Struct):

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness import mock_answers
+from harness.load_client import LoadConnection, LoadRun
+from harness.load_spec import LoadReport, LoadSpec
+from harness.mock_engine import Pacer
+
+StartServer = Callable[[Callable[[], asyncio.Protocol]], Awaitable[int]]
+
+SPEC = LoadSpec(
+    port=0, model=mock_answers.MODEL, connections=4, warmup_s=0.05, measure_s=0.2, max_tokens=10, distinct=16
+)
+
+
+async def _measure(port: int, **changes: Any) -> LoadReport:
+    return await LoadRun(msgspec.structs.replace(SPEC, port=port, **changes)).measure()
+
+
+async def test_closed_loop_counts_requests_and_events(engine: int) -> None:
+    report = await _measure(engine)
+    assert report.errors == 0
+    assert report.requests > 4
+    assert report.open_streams == 4
+    assert report.events_per_request == pytest.approx(13, abs=4)  # role, 10 tokens, finish, [DONE]; the edges count too
+    assert report.ttft_ms.count == report.requests
+    assert report.e2e_ms.p50 is not None
+    assert report.ttft_ms.p50 is not None
+    assert report.e2e_ms.p50 > report.ttft_ms.p50 > 0
+    assert report.cpu_us_per_request == 0.0  # nobody was watched
+
+
+async def test_open_loop_keeps_its_rate_and_sees_the_pace(engine: int, pacer: Pacer) -> None:
+    pacer.itl_ms = 4
+    report = await _measure(engine, rate_per_s=100.0, connections=16, measure_s=0.5, warmup_s=0.1, gaps=True)
+    assert report.errors == 0
+    assert report.waiting_arrivals == 0
+    assert 25 <= report.requests <= 80
+    assert report.itl_ms.p50 is not None
+    assert 1 < report.itl_ms.p50 < 12
+
+
+async def test_arrivals_without_a_free_connection_wait_and_count(engine: int, pacer: Pacer) -> None:
+    pacer.itl_ms = 5
+    report = await _measure(engine, rate_per_s=200.0, connections=2, measure_s=0.4)
+    assert report.waiting_arrivals > 10
+    assert report.ttft_ms.max is not None
+    assert report.ttft_ms.max > 50  # from when it was due
+
+
+async def test_streams_can_be_cut_without_an_error(engine: int, pacer: Pacer) -> None:
+    pacer.itl_ms = 5
+    report = await _measure(engine, max_tokens=10_000, cut=True, ramp_per_s=200.0, gaps=True)
+    assert (report.errors, report.open_streams, report.requests) == (0, 4, 0)
+    assert 400 < report.events_per_s < 1_000  # 4 streams, one event in 5 ms each
+
+
+async def test_refusals_are_errors_and_not_requests(start_server: StartServer) -> None:
+    class Refusing(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(mock_answers.json_answer({"error": "full"}, b"503 Service Unavailable"))
+
+    report = await _measure(await start_server(Refusing))
+    assert report.requests == 0
+    assert report.errors > 4
+    assert "503" in str(report.last_error)
+
+
+async def test_a_stream_that_ends_early_or_breaks_is_an_error(start_server: StartServer) -> None:
+    short = mock_answers.STREAM_HEAD + mock_answers.ROLE + mock_answers.stream_end(True, b"")
+
+    class Short(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+            self.asked = 0
+
+        def data_received(self, data: bytes) -> None:
+            self.asked += 1
+            self.transport.write(short if self.asked == 1 else mock_answers.STREAM_HEAD + mock_answers.ROLE)
+            if self.asked == 2:
+                self.transport.close()
+
+    run = LoadRun(msgspec.structs.replace(SPEC, port=await start_server(Short), connections=1))
+    seen: list[str] = []
+    run.tally.error = seen.append  # type: ignore[method-assign]
+    await run.measure()
+    assert seen[0] == "stream ended after 3 of 10 events"
+    assert seen[1] == "connection lost after 1 events"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 100, 10_000])
+async def test_events_are_counted_however_the_bytes_are_split(size: int) -> None:
+    run = LoadRun(msgspec.structs.replace(SPEC, rate_per_s=1.0))
+    connection = LoadConnection(run)
+    transport = _FakeTransport()
+    connection.connection_made(transport)
+    run.tally.measuring = True
+    answer = mock_answers.STREAM_HEAD + mock_answers.ROLE + mock_answers.TOKEN * 10 + mock_answers.stream_end(True, b"")
+    connection.send(b"request", due_s=0.0)
+    for start in range(0, len(answer), size):
+        assert connection.busy
+        connection.data_received(answer[start : start + size])
+    assert not connection.busy
+    assert (run.tally.requests, run.tally.events, run.tally.errors) == (1, 13, 0)
+
+
+class _FakeTransport(asyncio.Transport):
+    def write(self, data: Any) -> None:
+        pass

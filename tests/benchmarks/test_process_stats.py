@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from harness import process_stats
+
+
+def test_ticks_of_a_command_with_spaces_and_parentheses() -> None:
+    fields = ["S", "1", "1", "1", "0", "-1", "0", "0", "0", "0", "0", "250", "30", "7", "7", "20"]
+    assert process_stats.parse_ticks(f"42 (a (b) c) {' '.join(fields)}\n") == 280
+
+
+def test_busy_ticks_leave_out_idle_and_waiting_for_disks() -> None:
+    assert process_stats.parse_busy_ticks("cpu  1 2 4 1000 2000 8 16 32 64 128\ncpu0 5 5 5\n") == 63
+
+
+def test_a_tree_has_the_children_and_is_empty_once_gone() -> None:
+    code = "import subprocess, sys; subprocess.run(['cat'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdin.write(b"x")
+        parent.stdin.flush()
+        assert parent.stdout.read(1) == b"x"  # cat runs
+        found = process_stats.tree(parent.pid)
+        assert found[0] == parent.pid
+        assert len(found) == 2
+        assert process_stats.rss_bytes(found) > process_stats.rss_bytes(found[1:]) > 0
+        parent.stdin.close()
+        parent.wait(10)
+    assert process_stats.tree(parent.pid) == []
+    assert process_stats.cpu_s(found) == 0.0
+
+
+def test_our_own_time_and_that_of_the_machine_grow() -> None:
+    own, machine = process_stats.cpu_s([os.getpid()]), process_stats.machine_busy_s()
+    while process_stats.cpu_s([os.getpid()]) - own < 0.03:
+        sum(range(10_000))
+    assert process_stats.machine_busy_s() > machine

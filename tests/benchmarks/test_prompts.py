@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+
+from harness.prompts import chat_bodies, http_post
+
+
+def _texts(**changes: int) -> list[str]:
+    options = {"max_tokens": 5, "count": 6, "groups": 2, "prefix_words": 10, "tail_words": 4, "seed": 1} | changes
+    bodies = [json.loads(body) for body in chat_bodies(model="m", **options)]
+    assert all(body["stream"] and body["max_tokens"] == 5 for body in bodies)
+    return [body["messages"][0]["content"] for body in bodies]
+
+
+def test_groups_share_their_beginning_and_nothing_else() -> None:
+    texts = _texts()
+    beginnings = [" ".join(text.split()[:10]) for text in texts]
+    assert beginnings[0::2] == [beginnings[0]] * 3
+    assert beginnings[0] != beginnings[1]
+    assert len(set(texts)) == 6
+    assert all(len(text.split()) == 14 for text in texts)
+
+
+def test_the_same_seed_gives_the_same_prompts() -> None:
+    assert _texts() == _texts()
+    assert _texts() != _texts(seed=2)
+
+
+def test_a_request_is_as_long_as_it_says() -> None:
+    head, _, body = http_post(9000, "/v1/chat/completions", b'{"a":1}').partition(b"\r\n\r\n")
+    assert b"content-length: 7" in head
+    assert body == b'{"a":1}'
