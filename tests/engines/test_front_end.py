@@ -52,7 +52,7 @@ def wait_for_workers(admin_url: str) -> None:
     """The front end is ready with its first worker; these tests need both."""
     deadline = time.monotonic() + 20
     while len([worker for worker in status_of(admin_url)["workers"] if worker["state"] == "ready"]) < 2:
-        assert time.monotonic() < deadline, status_of(admin_url)
+        assert time.monotonic() < deadline, json.dumps(status_of(admin_url)["workers"])
         time.sleep(0.1)
 
 
@@ -89,16 +89,22 @@ async def test_both_engines_serve_one_model(client):
 async def test_a_stream_has_the_same_text_as_the_engines_own(server, client, direct):
     async def text(who: openai.AsyncOpenAI, headers: dict[str, str]) -> tuple[str, int]:
         stream = await who.chat.completions.create(
-            model="tiny", messages=MESSAGES, max_tokens=20, temperature=0, stream=True, extra_headers=headers
+            model="tiny",
+            messages=MESSAGES,
+            max_tokens=20,
+            temperature=0,
+            stream=True,
+            extra_body={"ignore_eos": True},
+            extra_headers=headers,
         )
         chunks = [chunk async for chunk in stream]
         return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices), len(chunks)
 
     through, chunks = await text(client, pinned(server))
-    own, own_chunks = await text(direct, {})
+    own, _ = await text(direct, {})
 
-    assert through
-    assert (through, chunks) == (own, own_chunks)
+    assert through == own
+    assert chunks > 2  # engines put tokens together as it suits them, so the number differs from call to call
 
 
 async def test_usage_reaches_who_asked_for_it(server, client):

@@ -335,6 +335,24 @@ async def test_health_checks_switched_off(make_engine, bench_of, vllm_answers):
     assert engine.count("/health") == 0
 
 
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ({"/ready": 200}, "GET /ready answered 200"),
+        ({"/ready": 404, "/health": 200}, "GET /health answered 200"),
+        ({"/ready": 503, "/health": 200}, "GET /ready answered 503"),
+        ({}, "GET /health answered 404"),
+    ],
+)
+async def test_the_first_health_route_that_exists_counts(make_engine, bench_of, answers, reason):
+    sglang = {"/server_info": {"served_model_name": "m", "page_size": 16}, "/v1/models": {"data": [{"id": "m"}]}}
+    bench = bench_of(await make_engine(sglang | answers))
+
+    _, health = await bench.turn()
+
+    assert (health.reason, health.ready) == (reason, reason.endswith("200"))
+
+
 async def test_leaving(make_engine, bench_of, vllm_answers):
     bench = bench_of(await make_engine(vllm_answers))
     await bench.turn()

@@ -192,12 +192,19 @@ class EngineWatch:
     async def _read_health(self, adapter: EngineAdapter) -> _Health:
         if not self._health_checks:
             return _Health(True, True, "health checks are switched off")
-        path = adapter.health_path
         try:
-            answer = await self._http.get(path)
+            path, status = await self._health_status(adapter.health_paths)
         except EngineCallError as error:
             return _Health(error.reachable, False, str(error))
-        return _Health(True, answer.status == 200, f"GET {path} answered {answer.status}")
+        return _Health(True, status == 200, f"GET {path} answered {status}")
+
+    async def _health_status(self, paths: tuple[str, ...]) -> tuple[str, int]:
+        path, status = "", 404
+        for path in paths:
+            status = (await self._http.get(path)).status
+            if status != 404:
+                break
+        return path, status
 
     async def _read_load(self, adapter: EngineAdapter) -> tuple[LoadReading, ...] | None:
         """None: unknown, which is neither idle nor dead."""

@@ -22,8 +22,8 @@ class EngineAdapter(Protocol):
         ...
 
     @property
-    def health_path(self) -> str:
-        """Answers 200 when the engine takes requests, and quickly."""
+    def health_paths(self) -> tuple[str, ...]:
+        """Where 200 says that the engine takes requests, and quickly; the first one that the engine has counts."""
         ...
 
     async def identify(self, http: EngineHttp) -> EngineFacts | None:

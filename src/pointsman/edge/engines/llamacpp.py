@@ -50,7 +50,7 @@ class LlamaCppAdapter:
     """Speaks to llama-server. One slot computes one sequence."""
 
     kind = "llamacpp"
-    health_path = "/health"
+    health_paths = ("/health",)
 
     async def identify(self, http: EngineHttp) -> EngineFacts | None:
         """Facts if it has slots.

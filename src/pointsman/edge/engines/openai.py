@@ -15,7 +15,7 @@ class OpenAiAdapter:
     """Falls back on what every such server has. It is never asked to compute anything: that may cost money."""
 
     kind = "openai"
-    health_path = "/v1/models"
+    health_paths = ("/v1/models",)
     """The only route that they all have."""
 
     async def identify(self, http: EngineHttp) -> EngineFacts | None:

@@ -74,8 +74,8 @@ class SglangAdapter:
     """Speaks to SGLang."""
 
     kind = "sglang"
-    health_path = "/health"
-    """Not `/health_generate`, which computes a token and queues behind the requests."""
+    health_paths = ("/ready", "/health")
+    """`/health` of SGLang computes a token and takes at least a second, so it is only for releases without `/ready`."""
 
     async def identify(self, http: EngineHttp) -> EngineFacts | None:
         """Facts if it tells its start arguments."""

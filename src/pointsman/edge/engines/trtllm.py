@@ -35,7 +35,7 @@ class TrtllmAdapter:
     """Speaks to trtllm-serve. Its body schema is strict, so nothing of other engines is ever sent to it."""
 
     kind = "trtllm"
-    health_path = "/health"
+    health_paths = ("/health",)
 
     async def identify(self, http: EngineHttp) -> EngineFacts | None:
         """Facts if it has a version and either metrics of TensorRT-LLM or models that it owns."""

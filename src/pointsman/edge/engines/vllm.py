@@ -60,7 +60,7 @@ class VllmAdapter:
     """Speaks to vLLM, and to whatever keeps its contract."""
 
     kind = "vllm"
-    health_path = "/health"
+    health_paths = ("/health",)
 
     async def identify(self, http: EngineHttp) -> EngineFacts | None:
         """Facts if it has a version and either metrics of vLLM or models that vLLM owns."""
