@@ -153,9 +153,8 @@ def test_processes_share_a_port_and_are_watched(start: Start) -> None:
     front = start("serve", "--engine", engine, *ports, "--processes", "2", "--log-level", "warning")
     assert f"admin ports {port + 1} to {port + 2}" in front.line("pointsman serves")
     url = f"http://127.0.0.1:{port}"
-    ready(f"http://127.0.0.1:{port}")
     for admin_port in (port + 1, port + 2):
-        wait_for_admin(admin_port)
+        wait_for_admin(admin_port, "m")
     assert {post(url, {"model": "m", "prompt": "x", "max_tokens": 1})[0] for _ in range(8)} == {200}
 
     (child, *_) = [process for process in front.family() if process.pid != front.process.pid]
@@ -168,15 +167,19 @@ def test_processes_share_a_port_and_are_watched(start: Start) -> None:
     assert front.family() == []
 
 
-def wait_for_admin(port: int) -> None:
+def wait_for_admin(port: int, *models: str) -> None:
+    """Wait until the front end with that admin port runs, and has ready workers of the models."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/policies", timeout=5):
-                return
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=5) as answer:
+                workers = json.load(answer)["workers"]
         except OSError:
-            time.sleep(0.02)
-    raise AssertionError(f"admin port {port} never answers")
+            workers = None
+        if workers is not None and set(models) <= {m for w in workers if w["state"] == "ready" for m in w["models"]}:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"admin port {port} never answers, or never has {models}")
 
 
 def test_a_killed_supervisor_leaves_no_front_end(start: Start) -> None:

@@ -31,8 +31,7 @@ async def first_token(url: str, model: str) -> FirstToken:
             raise EngineError(f"the first request failed: {str(error) or type(error).__name__}") from error
 
 
-async def _chat(session: aiohttp.ClientSession, url: str, model: str) -> FirstToken | None:
-    """None: nobody serves the model yet."""
+async def _chat(session: aiohttp.ClientSession, url: str, model: str) -> FirstToken:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": "Say hello."}],
@@ -42,8 +41,6 @@ async def _chat(session: aiohttp.ClientSession, url: str, model: str) -> FirstTo
     began = time.monotonic()
     ttft_ms: float | None = None
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
-        if answer.status in (404, 503):
-            return None
         if answer.status != 200:
             raise EngineError(f"the first request failed with status {answer.status}: {await answer.text()}")
         worker = answer.headers.get(WORKER_HEADER, "?")
