@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from harness import mock_answers
 from harness.load_client import LoadConnection, LoadRun
 from harness.load_spec import LoadReport, LoadSpec
 from harness.mock_engine import Pacer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the harness reads /proc and pins with taskset")
 
 StartServer = Callable[[Callable[[], asyncio.Protocol]], Awaitable[int]]
 

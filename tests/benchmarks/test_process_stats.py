@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from harness import process_stats
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the harness reads /proc and pins with taskset")
 
 
 def test_ticks_of_a_command_with_spaces_and_parentheses() -> None:

@@ -7,6 +7,8 @@ import pytest
 from harness import process_stats
 from harness.processes import BenchmarkError, free_ports, processes
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the harness reads /proc and pins with taskset")
+
 SERVE = """
 import http.server, sys
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()
