@@ -109,6 +109,12 @@ async def test_what_is_off_comes_with_how_to_switch_it_on(make_engine, session, 
         assert flag in text
 
 
+async def test_no_event_source_at_all_is_off(make_engine, session, vllm_answers):
+    engine = await make_engine(vllm_answers | {"/kv_event_sources": {}})
+
+    assert (await ADAPTER.identify(EngineHttp(session, engine.url))).capabilities.kv_events == ()
+
+
 async def test_an_older_release_without_event_route_is_unknown_not_off(make_engine, session, vllm_answers):
     del vllm_answers["/kv_event_sources"], vllm_answers["/openapi.json"]
     engine = await make_engine(vllm_answers)

@@ -12,7 +12,8 @@ from pointsman.edge.engines.http import EngineCallError, EngineHttp
 
 _log = logging.getLogger("pointsman.engines")
 
-_DEFAULT_BLOCK_TOKENS = 128
+_DEFAULT_BLOCK_TOKENS = 16
+"""For engines that do not count in blocks: those report zeros too, and a short prompt costs them least."""
 
 
 class _Details(msgspec.Struct):
