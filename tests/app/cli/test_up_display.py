@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+
 import pytest
 
 from pointsman.app.cli.up_display import Display
-from pointsman.app.cli.up_text import how_to_call
+from pointsman.app.cli.up_text import how_to_call, own_command
 from pointsman.edge.engines.local.progress import Progress
 
 
@@ -19,6 +22,20 @@ def test_a_download_says_something_each_tenth(capsys: pytest.CaptureFixture[str]
     assert lines[0] == "waiting"
     assert lines[1:-1] == [f"downloading m.gguf: {percent} %" for percent in range(10, 101, 10)]
     assert lines[-1] == "done"
+
+
+@pytest.mark.parametrize(
+    ("on_path", "started_as", "command"),
+    [
+        (True, ".venv/bin/pointsman", "pointsman"),
+        (False, ".venv/bin/pointsman", ".venv/bin/pointsman"),
+        (False, "somewhere/main.py", "python -m pointsman.app.cli.main"),
+    ],
+)
+def test_own_command(monkeypatch: pytest.MonkeyPatch, on_path: bool, started_as: str, command: str) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name if on_path else None)
+    monkeypatch.setattr(sys, "argv", [started_as])
+    assert own_command() == command
 
 
 def test_what_to_paste() -> None:

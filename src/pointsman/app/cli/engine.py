@@ -12,6 +12,7 @@ from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.up_display import Display
 from pointsman.core.model.errors import ConfigError, EngineError
+from pointsman.edge.engines.local.cores import usable_cores
 from pointsman.edge.engines.local.llama_server import serve as serve_llama
 from pointsman.edge.engines.local.model_file import resolve
 from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL, ModelFile, ModelSpec
@@ -72,7 +73,7 @@ def _serve_local(host: str, port: int, model: str | None, given: dict[str, Any])
     status = run_until_stopped(find())
     if file is None:
         return status
-    given.setdefault("threads", os.cpu_count() or 1)
+    given.setdefault("threads", usable_cores())
     settings = LocalEngineSettings(model_path=str(file.path), model_name=file.name, host=host, port=port, **given)
     serve_llama(settings, lambda url: click.echo(f"engine local serves {file.name} at {url}  (Ctrl-C stops)"))
     return 0

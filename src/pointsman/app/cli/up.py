@@ -16,12 +16,13 @@ from pointsman.app.cli.first_token import FirstToken, first_token
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.up_display import Display
-from pointsman.app.cli.up_text import how_to_call
+from pointsman.app.cli.up_text import how_to_call, own_command
 from pointsman.core.model.errors import ConfigError, EngineError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.engines.local.cores import usable_cores
 from pointsman.edge.engines.local.fleet import LocalEngine, LocalFleet, plan_engines
 from pointsman.edge.engines.local.model_file import resolve
 from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL, ModelFile, ModelSpec
@@ -64,7 +65,7 @@ async def _up(tree: ConfigTree, specs: Sequence[ModelSpec], engines_per_model: i
     with Display() as display:
         files = await _models(specs, display)
         fleet = LocalFleet(
-            plan_engines(files, engines_per_model, os.cpu_count() or 1),
+            plan_engines(files, engines_per_model, usable_cores()),
             _STATE / "logs" / str(plane.listen_port),
             on_ready=lambda name, url: display.say(f"engine {name} is ready at {url}"),
         )
@@ -117,7 +118,7 @@ async def _serve(tree: ConfigTree, fleet: LocalFleet, models: Sequence[str], dis
         await _wait_for_workers(frontend, {engine.name for engine in fleet.engines})
         for model in models:
             display.say(_said(model, await first_token(frontend.url, model)))
-        click.echo(how_to_call(frontend.url, frontend.admin_url, models[0]))
+        click.echo(how_to_call(frontend.url, frontend.admin_url, models[0], own_command()))
         await asyncio.Event().wait()
     finally:
         await frontend.close(_GRACE_S)

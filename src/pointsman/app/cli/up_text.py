@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
+from pathlib import Path
 
 _TEXT = """
 Everything runs. Paste into another terminal:
@@ -19,14 +22,14 @@ or into Python (pip install openai):
       if chunk.choices:
           print(chunk.choices[0].delta.content or "", end="", flush=True)
 
-What it does: pointsman status{admin}.  Ctrl-C stops everything.
+What it does: {command} status{admin}.  Ctrl-C stops everything.
 """
 
 _DEFAULT_ADMIN_URL = "http://127.0.0.1:8081"
 
 
-def how_to_call(url: str, admin_url: str, model: str) -> str:
-    """A curl line, an OpenAI SDK snippet, and how to look inside."""
+def how_to_call(url: str, admin_url: str, model: str, command: str = "pointsman") -> str:
+    """A curl line, an OpenAI SDK snippet, and how to look inside with `command`."""
     body = json.dumps(
         {
             "model": model,
@@ -35,4 +38,12 @@ def how_to_call(url: str, admin_url: str, model: str) -> str:
         }
     )
     admin = "" if admin_url == _DEFAULT_ADMIN_URL else f" --admin-url {admin_url}"
-    return _TEXT.format(url=url, model=model, body=shlex.quote(body), admin=admin)
+    return _TEXT.format(url=url, model=model, body=shlex.quote(body), admin=admin, command=command)
+
+
+def own_command() -> str:
+    """How this program can be called again from a shell."""
+    if shutil.which("pointsman"):
+        return "pointsman"
+    started_as = Path(sys.argv[0])
+    return str(started_as) if started_as.name == "pointsman" else "python -m pointsman.app.cli.main"
