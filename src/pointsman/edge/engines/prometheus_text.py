@@ -56,7 +56,8 @@ class Samples:
 def select(text: str, names: Iterable[str]) -> Samples:
     """Parse the lines of these metrics (full sample names). Raises EngineCallError if one of them is malformed."""
     wanted = frozenset(names)
-    kept = [line for line in text.splitlines() if _name_of(line) in wanted]
+    starts = tuple(wanted)
+    kept = [line for line in text.splitlines() if line.startswith(starts) and _name_of(line) in wanted]
     by_name: dict[str, list[Sample]] = {}
     try:
         for family in text_string_to_metric_families("\n".join(kept) + "\n"):
