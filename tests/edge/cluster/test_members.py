@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
 from pointsman.edge.cluster.members import WorkerSource, checked, sources_of_urls
-from pointsman.edge.engines.facts import EngineFacts
+from pointsman.edge.engines.facts import Capabilities, EngineFacts
 
 FACTS = EngineFacts(
     kind="vllm",
@@ -43,6 +45,16 @@ def test_what_the_configuration_says_wins():
 
     assert (spec.role, spec.gpu_count, spec.max_batch_size, spec.queue_depth_threshold) == (Role.PREFILL, 2, 4, 9)
     assert (spec.models, spec.kv_capacity_tokens) == (("alias",), 100)
+
+
+def test_a_rank_header_is_only_for_engines_with_several_ranks():
+    facts = replace(FACTS, capabilities=Capabilities(rank_header="X-data-parallel-rank", stream_usage=None))
+    source = WorkerSource("a", "http://a:1")
+
+    assert source.spec(facts, 1).rank_header == "X-data-parallel-rank"
+    assert source.spec(replace(facts, ranks=(0,)), 0).rank_header is None
+    assert source.spec(facts, 0).stream_usage is True
+    assert source.spec(replace(facts, capabilities=Capabilities(stream_usage=False)), 0).stream_usage is False
 
 
 def test_the_key_is_not_printed():
