@@ -71,7 +71,7 @@ async def _fetch(model: KnownModel, places: ModelPlaces, progress: ProgressCallb
             await hub.download(model, places.hub_url, target, progress)
             return target.absolute(), places.hub_url
         except ModelFileError as error:
-            _log.info("the hub gave no model: %s", error)
+            _log.warning("the hub gave no model: %s", error)
             reasons.append(str(error))
     if places.use_package:
         try:
