@@ -205,6 +205,16 @@ class TestCachedTokens:
 
 
 class TestForeignLoad:
+    def test_old_readings_are_not_believed_for_ever(self, make_ledger) -> None:
+        ledger = make_ledger("a")
+        for at_ms in (0, 5):
+            ledger.apply(ev.MetricsRead(A, at_ms, running=4, waiting=2, kv_use=0.5))
+        ledger.apply(ev.Tick(30_005))
+        assert (ledger.snapshot().workers[0].foreign, ledger.snapshot().workers[0].queued) == (6, 2)
+        ledger.apply(ev.Tick(30_006))
+        worker = ledger.snapshot().workers[0]
+        assert (worker.foreign, worker.queued, worker.kv_use) == (0, 0, None)
+
     def test_only_what_two_readings_agree_on_counts(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a")
         send(ledger, make_request("r"), A)
@@ -214,6 +224,17 @@ class TestForeignLoad:
         ledger.apply(ev.MetricsRead(A, 10, running=3, waiting=0))
         assert ledger.snapshot().workers[0].foreign == 2
         assert ledger.view(make_request()).load.tolist() == [3]
+
+
+def test_a_worker_that_tells_more_of_itself_keeps_its_cache_and_requests(make_ledger, make_request) -> None:
+    ledger = make_ledger("a")
+    send(ledger, make_request("r", TEXT), A)
+    ledger.apply(ev.WorkerChanged(WorkerSpec(A, "http://a", "vllm", ("m", "adapter"), max_context_tokens=99), 1))
+    assert ledger.models() == {"m": (A,), "adapter": (A,)}
+    view = ledger.view(make_request("s", TEXT))
+    assert view.column(Column.CACHED_TOKENS).tolist() == [len(TEXT) // 4 - 1]
+    assert (view.load.tolist(), view.column(Column.CONTEXT_TOKENS).tolist()) == ([1], [99])
+    assert exclusion(ledger, make_request(), A) is Exclusion.NONE
 
 
 def test_models_and_contexts(make_ledger) -> None:

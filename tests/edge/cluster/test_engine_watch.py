@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerEvent, WorkerJoined, WorkerLeft
+from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerChanged, WorkerEvent, WorkerJoined, WorkerLeft
 from pointsman.edge.cluster.engine_watch import EngineWatch
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.status import EngineState
@@ -362,3 +362,16 @@ async def test_leaving(make_engine, bench_of, vllm_answers):
     bench.watch.leave("drained")
 
     assert bench.events == [WorkerLeft("gpu-a/0", 6000.0, "drained")]
+
+
+async def test_another_model_at_the_same_process_is_a_change_and_not_a_new_worker(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    models = engine.answers["/v1/models"]["data"]
+    engine.answers["/v1/models"] = {"data": [*models, {"id": "adapter", "parent": models[0]["id"], "root": "x"}]}
+
+    events = await bench.turn(after_s=61)
+    changes = [event for event in events if isinstance(event, WorkerChanged)]
+    assert [event.spec.models for event in changes] == [(models[0]["id"], "adapter")]
+    assert not any(isinstance(event, WorkerJoined) for event in events)

@@ -21,6 +21,14 @@ class WorkerJoined:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerChanged:
+    """The same process as before tells something else of itself, an adapter more for example. Its cache stays."""
+
+    spec: WorkerSpec
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDraining:
     """No new work for it; what runs there goes on."""
 
@@ -142,6 +150,6 @@ class Tick:
     at_ms: float
 
 
-WorkerEvent = WorkerJoined | WorkerDraining | WorkerLeft | HealthRead | MetricsRead
+WorkerEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerLeft | HealthRead | MetricsRead
 RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Failed | Cancelled
 Event = WorkerEvent | RequestEvent | Tick

@@ -22,6 +22,8 @@ from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
 
 UNKNOWN_KV_CAPACITY_TOKENS = 262_144
 """Assumed for the approximate index until the engine tells."""
+METRICS_BELIEVED_MS = 30_000.0
+"""An engine's load is unknown when its last reading is older than that: several readings in a row failed."""
 
 
 class Fleet:
@@ -47,6 +49,14 @@ class Fleet:
         self._write_spec(event.spec, slot)
         self._write_exclusion(entry)
         self.index.add_worker(slot, self._index_blocks(event.spec.kv_capacity_tokens, PRIOR_BYTES_PER_TOKEN))
+
+    def changed(self, event: ev.WorkerChanged) -> None:
+        """What it tells of itself changed, it did not."""
+        entry = self.entry(event.spec.id)
+        entry.spec = event.spec
+        self._groups.forget()
+        self._write_spec(event.spec, entry.slot)
+        self._write_exclusion(entry)
 
     def draining(self, event: ev.WorkerDraining) -> None:
         """No new work for it."""
@@ -130,6 +140,15 @@ class Fleet:
             cells[Column.KV_CAPACITY_TOKENS, slot] = capacity
         known_capacity = int(cells[Column.KV_CAPACITY_TOKENS, slot]) or None
         self.index.resize(slot, self._index_blocks(known_capacity, bytes_per_token))
+
+    def ticked(self, at_ms: float) -> None:
+        """Lets go of what is too old to be believed."""
+        self.index.expire(at_ms)
+        for entry in self._entries.values():
+            if entry.metrics_ms is not None and at_ms - entry.metrics_ms > METRICS_BELIEVED_MS:
+                entry.metrics_ms = entry.kv_use = entry.foreign_before = None
+                self.table.cells[Column.FOREIGN, entry.slot] = 0
+                self.table.cells[Column.QUEUED, entry.slot] = 0
 
     # ---- views
 

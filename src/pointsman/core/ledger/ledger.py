@@ -40,6 +40,7 @@ class Ledger:
         self._ratios: dict[str, TokenRatio] = {}
         handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.WorkerJoined: self._fleet.joined,
+            ev.WorkerChanged: self._fleet.changed,
             ev.WorkerDraining: self._fleet.draining,
             ev.WorkerLeft: self._fleet.left,
             ev.HealthRead: self._fleet.health_read,
@@ -241,7 +242,7 @@ class Ledger:
         self._fleet.metrics_read(entry, event, self._mean_bytes_per_token(entry))
 
     def _tick(self, event: ev.Tick) -> None:
-        self._fleet.index.expire(event.at_ms)
+        self._fleet.ticked(event.at_ms)
 
     def _learn_ratio(self, request: Request, prompt_tokens: int | None) -> None:
         if prompt_tokens is not None and request.blocks.unit == "bytes":

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerEvent, WorkerJoined, WorkerLeft
+from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerChanged, WorkerEvent, WorkerJoined, WorkerLeft
 from pointsman.core.ledger.health import FAILED_PROBES_TO_LOSE
 from pointsman.core.model.errors import EngineError
 from pointsman.core.model.worker import WorkerId, WorkerSpec
@@ -97,7 +97,7 @@ class EngineWatch:
         """An engine whose models the configuration names is a worker before it answers: its models then exist."""
         if self.source.models:
             unknown = EngineFacts(kind=self.source.kind or "openai", version=None, models=())
-            self._set_workers(unknown, "named in the configuration", restarted=False)
+            self._set_workers(unknown, "named in the configuration", restarted=False, same_process=False)
 
     async def turn(self) -> None:
         """One round: identify it where that is due, then ask for its health and load."""
@@ -165,25 +165,27 @@ class EngineWatch:
         else:
             facts = _keep_probed(facts, self._facts)
             reason = "changed"
+        same_process = self._facts is not None and not (restarted or self._stale)
         self._adapter = adapter
         self._facts = facts
         self._identified_ms = self._now_ms()
         self._stale = self._restart_seen = False
         if not facts.capabilities.load:
             self._load_unknown = None
-        self._set_workers(facts, reason, restarted)
+        self._set_workers(facts, reason, restarted=restarted, same_process=same_process)
 
-    def _set_workers(self, facts: EngineFacts, reason: str, restarted: bool) -> None:
+    def _set_workers(self, facts: EngineFacts, reason: str, *, restarted: bool, same_process: bool) -> None:
         at_ms = self._now_ms()
         specs = [self.source.spec(facts, rank) for rank in facts.ranks]
         wanted = {spec.id: spec for spec in specs}
         for worker in [worker for worker in self._workers if worker not in wanted]:
             self._emit(WorkerLeft(worker, at_ms, "the engine has fewer ranks now"))
-        joining = [spec for spec in specs if restarted or self._workers.get(spec.id) != spec]
-        changed = bool(joining) or len(wanted) != len(self._workers)
-        self._workers = wanted
-        for spec in joining:
-            self._emit(WorkerJoined(spec, at_ms))
+        news = [spec for spec in specs if restarted or self._workers.get(spec.id) != spec]
+        changed = bool(news) or len(wanted) != len(self._workers)
+        known, self._workers = self._workers, wanted
+        for spec in news:
+            changes = same_process and spec.id in known
+            self._emit(WorkerChanged(spec, at_ms) if changes else WorkerJoined(spec, at_ms))
         if restarted:
             self._readings.clear()
         if changed:

@@ -27,7 +27,7 @@ class EngineLinks:
         self._links: dict[WorkerId, EngineLink] = {}
 
     def joined(self, spec: WorkerSpec, api_key: str | None) -> None:
-        """A worker joined, perhaps at another address than before."""
+        """A worker joined or changed, perhaps with another address than before."""
         rank = None if spec.rank_header is None else (spec.rank_header.lower().encode(), b"%d" % spec.rank)
         self._links[spec.id] = EngineLink(Origin.parse(spec.url), api_key, spec.stream_usage, rank)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 
-from pointsman.core.ledger.events import Event, Tick, WorkerJoined
+from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.cluster.prober import Prober
@@ -117,7 +117,7 @@ class Frontend:
 
     def emit(self, event: Event) -> None:
         """An event of the cluster on its way to the ledger."""
-        if isinstance(event, WorkerJoined):
+        if isinstance(event, WorkerJoined | WorkerChanged):
             self.links.joined(event.spec, self._keys.get(event.spec.id.rpartition("/")[0]))
         self.ledger.apply(event)
 
