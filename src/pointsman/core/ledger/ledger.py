@@ -194,22 +194,21 @@ class Ledger:
                 totals.predicted_cached_tokens += flight.cached_tokens
 
     def _failed(self, event: ev.Failed) -> None:
-        flight = self._flight(event.request_id)
-        if flight.entry is not None:
-            self._forget_unless_started(flight, flight.entry)
-        self._end(event.request_id, flight)
-        if flight.entry is not None:
-            flight.entry.totals.failed += 1
-        self._totals.failed += 1
+        for totals in self._broken_off(event.request_id):
+            totals.failed += 1
 
     def _cancelled(self, event: ev.Cancelled) -> None:
-        flight = self._flight(event.request_id)
-        if flight.entry is not None:
-            self._forget_unless_started(flight, flight.entry)
-        self._end(event.request_id, flight)
-        if flight.entry is not None:
-            flight.entry.totals.cancelled += 1
-        self._totals.cancelled += 1
+        for totals in self._broken_off(event.request_id):
+            totals.cancelled += 1
+
+    def _broken_off(self, request_id: str) -> list[Totals]:
+        """End a request that was not answered; the totals that count how."""
+        flight = self._flight(request_id)
+        entry = flight.entry
+        if entry is not None:
+            self._forget_unless_started(flight, entry)
+        self._end(request_id, flight)
+        return [self._totals] if entry is None else [self._totals, entry.totals]
 
     def _end(self, request_id: str, flight: Flight) -> None:
         del self._flights[request_id]

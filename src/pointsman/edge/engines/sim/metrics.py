@@ -10,8 +10,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pointsman.core.engine_model.engine import EngineModel
-from pointsman.edge.engines.sim.histogram import ITL_BUCKETS_S, REQUEST_BUCKETS_S, TTFT_BUCKETS_S, Histogram
 from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.telemetry.histogram import Histogram
+
+# The buckets of vLLM.
+TTFT_BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+)  # fmt: skip
+ITL_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
+REQUEST_BUCKETS_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
 
 
 class SimMetrics:
@@ -116,7 +123,7 @@ class _SimCollector(Collector):
 
     def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
         family = HistogramMetricFamily(name, text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), histogram.cumulative(), histogram.total)
+        family.add_metric(list(self._labels.values()), histogram.cumulative(), histogram.sum)
         return family
 
 
