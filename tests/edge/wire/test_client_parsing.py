@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointsman.edge.wire.http1_client import Origin, UpstreamClosed, UpstreamConnection, UpstreamProtocolError
+from pointsman.edge.wire.http1_client import Origin, UpstreamClosed, UpstreamProtocolError
+from pointsman.edge.wire.http1_upstream import UpstreamProtocol
 
 HEAD = b"POST / HTTP/1.1\r\nhost: h\r\n\r\n"
 
@@ -52,11 +53,12 @@ def exchange(fake_transport_type):
         loop = asyncio.new_event_loop()
         loop.close()
         pool = Pool()
-        connection = UpstreamConnection(pool, Origin("http", "up", 80), loop)
+        connection = UpstreamProtocol(pool, Origin("http", "up", 80), loop)
         transport = fake_transport_type()
         connection.connection_made(transport)
         sink = Calls()
-        connection.send(head, b"", sink)
+        sink.hold = connection.hold()
+        sink.hold.send(head, b"", sink)
         return connection, transport, sink, pool
 
     return make
@@ -84,12 +86,13 @@ def answers(draw):
 @given(st.data())
 def test_any_split_gives_the_same_calls(fake_transport_type, data):
     transport, pool = fake_transport_type(), Pool()
-    connection = UpstreamConnection(pool, Origin("http", "up", 80), None)
+    connection = UpstreamProtocol(pool, Origin("http", "up", 80), None)
     connection.connection_made(transport)
     for turn in range(2):  # the second one on the kept connection
         text, status, headers, body = data.draw(answers())
         cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
         sink = Calls()
+        assert connection.reused == (turn == 1)
         connection.send(HEAD, b"", sink)
         for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
             if start < end:
@@ -98,7 +101,6 @@ def test_any_split_gives_the_same_calls(fake_transport_type, data):
                 assert len([c for c in sink.calls if c[0] == "data"]) <= before + 1
         assert sink.summary == ([("head", status, headers), ("end",)], body)
         assert pool.free == turn + 1
-        assert connection.reused == (turn == 1)
 
 
 BAD_ANSWERS = [
@@ -245,3 +247,23 @@ def test_paused_connection_reads_again_before_it_is_kept(exchange):
     assert transport.reading
     connection.pause_reading()
     assert transport.reading
+
+
+def test_late_abort_or_pause_does_not_touch_the_next_request(exchange):
+    connection, transport, first, _ = exchange()
+    late = first.hold
+    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    assert first.calls[-1] == ("end",)
+    second = Calls()
+    current = connection.hold()
+    current.send(HEAD, b"", second)
+    assert current.reused
+    assert not late.reused
+    late.pause_reading()
+    late.abort()
+    assert transport.reading
+    assert not transport.closed
+    with pytest.raises(RuntimeError, match="pool"):
+        late.send(HEAD, b"", Calls())
+    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    assert second.calls[-1] == ("end",)

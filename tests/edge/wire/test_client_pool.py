@@ -146,11 +146,13 @@ async def test_reset_in_the_middle(wire, next_request):
     assert not sink.error.reused
 
 
-async def test_sending_on_a_closed_connection_tells_the_sink_later(wire, next_request):
-    origin = origin_of(await wire.upstream(next_request))
+async def test_sending_on_a_closed_connection_tells_the_sink_later(wire):
+    async def script(peer):
+        """Close at once."""
+
+    origin = origin_of(await wire.upstream(script))
     pool = wire.pool()
     connection = await pool.connect(origin)
-    connection.abort()
     while pool.open_connections:
         await asyncio.sleep(0)
     sink = wire.sink()

@@ -6,7 +6,7 @@ import asyncio
 import ssl as tls
 
 from pointsman.edge.wire.errors import UpstreamConnectError
-from pointsman.edge.wire.http1_upstream import UpstreamConnection
+from pointsman.edge.wire.http1_upstream import UpstreamConnection, UpstreamProtocol
 from pointsman.edge.wire.origin import Origin
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -27,8 +27,8 @@ class UpstreamPool:
         self._max_idle = max_idle_per_origin
         self._idle_timeout_s = idle_timeout_s
         self._ssl_context = ssl_context
-        self._idle: dict[Origin, list[UpstreamConnection]] = {}
-        self._open: set[UpstreamConnection] = set()
+        self._idle: dict[Origin, list[UpstreamProtocol]] = {}
+        self._open: set[UpstreamProtocol] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
         self._closing = False
@@ -44,7 +44,7 @@ class UpstreamPool:
         while idle:
             connection = idle.pop()
             if connection.usable:
-                return connection
+                return connection.hold()
         return None
 
     async def connect(self, origin: Origin, *, fresh: bool = False) -> UpstreamConnection:
@@ -56,7 +56,7 @@ class UpstreamPool:
         if self._closing:
             raise UpstreamConnectError(f"can't connect to {origin}: the pool is closed")
         loop = asyncio.get_running_loop()
-        connection = UpstreamConnection(self, origin, loop)
+        connection = UpstreamProtocol(self, origin, loop)
         context = self._context(origin)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -80,7 +80,7 @@ class UpstreamPool:
             raise
         if connection.usable:
             self._open.add(connection)
-        return connection
+        return connection.hold()
 
     def _context(self, origin: Origin) -> tls.SSLContext | None:
         if origin.scheme != "https":
@@ -91,7 +91,7 @@ class UpstreamPool:
 
     # ---- called by connections
 
-    def released(self, connection: UpstreamConnection) -> None:
+    def released(self, connection: UpstreamProtocol) -> None:
         """Keep it for the next request."""
         idle = self._idle.setdefault(connection.origin, [])
         if self._closing or len(idle) >= self._max_idle:
@@ -103,7 +103,7 @@ class UpstreamPool:
         if self._sweep is None:
             self._sweep = loop.call_later(self._idle_timeout_s / 2, self._drop_expired)
 
-    def lost(self, connection: UpstreamConnection) -> None:
+    def lost(self, connection: UpstreamProtocol) -> None:
         """Forget it."""
         self._open.discard(connection)
         idle = self._idle.get(connection.origin)

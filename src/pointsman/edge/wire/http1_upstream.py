@@ -38,24 +38,65 @@ class ResponseSink(Protocol):
 class ConnectionPool(Protocol):
     """What a connection needs of its pool."""
 
-    def released(self, connection: UpstreamConnection) -> None:
+    def released(self, connection: UpstreamProtocol) -> None:
         """It may take another request."""
 
-    def lost(self, connection: UpstreamConnection) -> None:
+    def lost(self, connection: UpstreamProtocol) -> None:
         """It is closed."""
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection:
+    """One request's hold on a connection of the pool; the hold ends with the exchange.
+
+    It exists because a connection is used again at once: a caller that is late with `abort()` (its client left in the
+    same turn of the loop in which the answer ended) must not hit the next request.
+    """
+
+    __slots__ = ("_protocol", "origin", "reused")
+
+    def __init__(self, protocol: UpstreamProtocol):
+        self._protocol: UpstreamProtocol | None = protocol
+        self.origin = protocol.origin
+        self.reused = protocol.reused
+        """The connection has served another request before."""
+
+    def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None:
+        """Send the request; `head` is complete, with its empty line. The sink is never called from within."""
+        if self._protocol is None:
+            raise RuntimeError("this connection has served its request; take another one from the pool")
+        self._protocol.send(head, body, sink)
+
+    def abort(self) -> None:
+        """Close at once: the upstream sees its client leave, the sink hears nothing any more. Does nothing later on."""
+        if self._protocol is not None:
+            self._protocol.abort()
+
+    def pause_reading(self) -> None:
+        """Take no more of the answer for now."""
+        if self._protocol is not None:
+            self._protocol.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more of the answer again."""
+        if self._protocol is not None:
+            self._protocol.resume_reading()
+
+    def end(self) -> None:
+        """The exchange is over (called by the connection)."""
+        self._protocol = None
+
+
+class UpstreamProtocol(asyncio.Protocol):
     """A connection that the pool made. One exchange at a time; goes back to the pool by itself after `on_end`."""
 
     __slots__ = (
         "_complete",
-        "_exchanges",
         "_head_bytes",
         "_head_only",
         "_head_ready",
         "_head_sent",
         "_headers",
+        "_hold",
         "_interim",
         "_keep_alive",
         "_loop",
@@ -84,7 +125,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._sink: ResponseSink | None = None
-        self._exchanges = 0
+        self._hold: UpstreamConnection | None = None
         self._paused = False
         self._parts: list[bytes] = []
         self._reset()
@@ -103,14 +144,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._received = False
         self._interim = 0
 
-    # ---- what callers use
+    # ---- what the pool and holders use
+
+    def hold(self) -> UpstreamConnection:
+        """Take it for one request."""
+        self._hold = UpstreamConnection(self)
+        return self._hold
 
     def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None:
-        """Send a request; `head` is complete, with its empty line. The sink is never called from within."""
+        """Send a request."""
         if self._sink is not None:
             raise RuntimeError("the connection is still busy with another exchange; take another one from the pool")
-        self.reused = self._exchanges > 0
-        self._exchanges += 1
         self._sink = sink
         self._head_only = head.startswith(b"HEAD ")
         transport = self._transport
@@ -125,8 +169,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._loop.call_soon(self._fail_closed, sink)
 
     def abort(self) -> None:
-        """Close at once: the upstream sees its client leave. The sink hears nothing any more."""
-        self._sink = None
+        """Close at once, without a word to the sink."""
+        self._end_hold()
         if self._transport is not None:
             self._transport.abort()
 
@@ -134,6 +178,12 @@ class UpstreamConnection(asyncio.Protocol):
         """Close at once; unlike after `abort`, the sink of an exchange in flight hears of it."""
         self._ended(ConnectionAbortedError("cut here"))
         self.abort()
+
+    def _end_hold(self) -> None:
+        self._sink = None
+        if self._hold is not None:
+            self._hold.end()
+            self._hold = None
 
     def pause_reading(self) -> None:
         """Take no more of the answer for now."""
@@ -275,11 +325,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(sink, error)
 
     def _finish(self, sink: ResponseSink, keep_alive: bool) -> None:
-        self._sink = None
+        self._end_hold()
         transport = self._transport
         if transport is not None and not transport.is_closing():
             if keep_alive and not transport.get_write_buffer_size():
                 self._reset()
+                self.reused = True
                 self.resume_reading()
                 self._pool.released(self)
             else:
