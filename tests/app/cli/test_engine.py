@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import urllib.request
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from pointsman.app.cli import main
+from pointsman.app.cli.engine import engine
+from pointsman.edge.engines.sim.settings import SimSettings
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,9 @@ def test_a_taken_port_is_one_line(start: Callable[..., Any]) -> None:
     second = start("engine", "--kind", "sim", "--port", port)
     assert f"can't listen on 127.0.0.1:{port}" in second.line("pointsman: ")
     assert second.process.wait(30) == 2
+
+
+def test_every_setting_of_the_simulation_is_an_option() -> None:
+    options = {parameter.name for parameter in engine.params}
+    settings = {field.name for field in dataclasses.fields(SimSettings)}
+    assert settings <= options

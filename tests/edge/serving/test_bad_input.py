@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.wire.http1_server import ServerLimits
 from support.scripted_fleet import Fleet
 
@@ -58,6 +59,16 @@ async def test_an_unknown_model_has_openais_code(fleet: Fleet) -> None:
     await fleet.open()
     answer = await fleet.chat(model="gpt-9")
     assert json.loads(answer.body)["error"]["code"] == "model_not_found"
+
+
+async def test_while_an_engine_is_not_reached_an_unknown_model_may_still_come(fleet: Fleet) -> None:
+    nobody = WorkerSource(name="late", url="http://127.0.0.1:9")
+    await fleet.open(sources=(nobody,))
+    answer = await fleet.chat()
+    assert (answer.status, answer.header(b"retry-after")) == (503, b"1")
+    error = json.loads(answer.body)["error"]
+    assert error["code"] == "engine_not_reached"
+    assert "late (" in error["message"]
 
 
 @pytest.mark.parametrize(

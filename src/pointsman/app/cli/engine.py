@@ -11,17 +11,21 @@ import click
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.up_display import Display
-from pointsman.core.model.errors import ConfigError, EngineError
+from pointsman.core.model.errors import ConfigError
 from pointsman.edge.engines.local.cores import usable_cores
 from pointsman.edge.engines.local.llama_server import serve as serve_llama
 from pointsman.edge.engines.local.model_file import resolve
 from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL, ModelFile, ModelSpec
 from pointsman.edge.engines.local.settings import LocalEngineSettings
 from pointsman.edge.telemetry.logs import LEVELS, set_up_logs
+from pointsman.edge.wire.kv_events import EventForm
+from pointsman.edge.wire.listening import listen_error
 
 _OPTIONS_OF = {
     "local": {"threads", "slots", "context_tokens"},
-    "sim": {"profile", "speedup", "block_size", "num_blocks", "max_num_seqs", "kv_events", "replay"},
+    "sim": {"profile", "speedup", "block_size", "num_blocks", "max_num_seqs", "max_batched_tokens", "max_model_len"}
+    | {"loras", "kv_events", "replay", "topic", "dp_rank", "seed", "default_output_tokens", "prefix_caching"}
+    | {"replay_batches", "event_form"},
 }
 """Options that only one kind takes."""
 
@@ -39,15 +43,25 @@ _OPTIONS_OF = {
 @click.option("--block-size", type=click.IntRange(1), help="sim: tokens a KV block (16).")
 @click.option("--num-blocks", type=click.IntRange(1), help="sim: KV blocks; default: the profile's.")
 @click.option("--max-num-seqs", type=click.IntRange(1), help="sim: sequences computed at once (256).")
+@click.option("--max-batched-tokens", type=click.IntRange(1), help="sim: token budget of a step (8192).")
+@click.option("--max-model-len", type=click.IntRange(1), help="sim: longest prompt and answer together (32768).")
+@click.option("--default-output-tokens", type=click.IntRange(1), help="sim: answers of requests without limit (128).")
+@click.option("--prefix-caching/--no-prefix-caching", default=None, help="sim: reuse KV blocks (on).")
+@click.option("--lora", "loras", multiple=True, help="sim: name of an adapter; repeatable.")
 @click.option("--kv-events", metavar="ENDPOINT", help="sim: publish KV events there, e.g. tcp://127.0.0.1:5557.")
 @click.option("--replay", metavar="ENDPOINT", help="sim: answer replay requests there.")
+@click.option("--replay-batches", type=click.IntRange(1), help="sim: batches kept for replay (10000).")
+@click.option("--event-form", type=click.Choice([*EventForm]), help="sim: how events are written (map).")
+@click.option("--topic", help="sim: topic of its KV events.")
+@click.option("--dp-rank", type=click.IntRange(0), help="sim: data-parallel rank in its events and metrics (0).")
+@click.option("--seed", type=int, help="sim: for what faults draw at random (0).")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
 def engine(kind: str, host: str, port: int, model: str | None, log_level: str, **options: Any) -> int:
     """Run one engine as a server: llama.cpp (local) or a simulation with vLLM's interface (sim)."""
     set_up_logs(log_level)
     if kind == "embedded":
         raise ConfigError("--kind embedded: not built yet in 0.1; use local or sim")
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
     _refuse_foreign(kind, given)
     if kind == "sim":
         return run_until_stopped(_simulate(host, port, model, given))
@@ -85,11 +99,13 @@ async def _simulate(host: str, port: int, model: str | None, given: dict[str, An
 
     if model is not None:
         given["model"] = model
+    if "event_form" in given:
+        given["event_form"] = EventForm(given["event_form"])
     server = SimServer(SimSettings(host=host, port=port, **given))
     try:
         await server.start()
     except OSError as error:
-        raise EngineError(f"can't listen on {host}:{port}: {error.strerror or error}; choose another --port") from error
+        raise listen_error(host, port, "--port", error) from error
     try:
         click.echo(f"engine sim serves {server.settings.model} at {server.url}  (Ctrl-C stops)")
         await asyncio.Event().wait()

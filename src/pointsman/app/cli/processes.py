@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -18,11 +17,12 @@ import msgspec
 from pointsman.app.cli.front_end import serve_here
 from pointsman.app.cli.main import EXIT_ERROR
 from pointsman.app.cli.run_loop import run_until_stopped
-from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
+from pointsman.core.model.errors import ConfigError, PointsmanError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.engines.local.parent import die_with_parent
+from pointsman.edge.wire.listening import refuse_taken
 
 _log = logging.getLogger("pointsman.cli")
 
@@ -66,14 +66,7 @@ def _tree_of(tree: ConfigTree, index: int) -> ConfigTree:
 
 def _refuse_taken_port(plane: ControlPlane) -> None:
     """Front ends that share a port would also share it with a stranger who does the same."""
-    family = socket.AF_INET6 if ":" in plane.listen_host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((plane.listen_host, plane.listen_port))
-        except OSError as error:
-            where = f"{plane.listen_host}:{plane.listen_port}"
-            raise EngineError(f"can't listen on {where}: {error.strerror}; choose another --port") from error
+    refuse_taken(plane.listen_host, plane.listen_port, "--port")
 
 
 class _Supervisor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL, ModelFile, Mo
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.telemetry.logs import set_up_logs
+from pointsman.edge.wire.listening import refuse_taken
 
 _GRACE_S = 1.0
 """What requests in flight get on Ctrl-C: a fleet on one's own computer must end when told to."""
@@ -60,8 +60,8 @@ def up(
 
 async def _up(tree: ConfigTree, specs: Sequence[ModelSpec], engines_per_model: int) -> int:
     plane = tree.control_plane
-    _refuse_taken(plane.listen_host, plane.listen_port, "--port")
-    _refuse_taken(plane.admin_host, plane.admin_port, "--admin-port")
+    refuse_taken(plane.listen_host, plane.listen_port, "--port")
+    refuse_taken(plane.admin_host, plane.admin_port, "--admin-port")
     with Display() as display:
         files = await _models(specs, display)
         fleet = LocalFleet(
@@ -142,14 +142,3 @@ async def _wait_for_workers(frontend: Frontend, engines: set[str]) -> None:
 
 def _said(model: str, first: FirstToken) -> str:
     return f"first routed token of {model} after {first.ttft_ms:.0f} ms, from {first.worker}"
-
-
-def _refuse_taken(host: str, port: int, flag: str) -> None:
-    """Loading models takes a while: a port that is taken is said before."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise EngineError(f"can't listen on {host}:{port}: {error.strerror}; choose another {flag}") from error

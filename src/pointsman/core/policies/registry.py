@@ -48,6 +48,6 @@ class PolicyRegistry:
         policy = self._policies.get(_AUTO_MEANS if name == AUTO else name)
         if policy is None:
             near = difflib.get_close_matches(name, self.names(), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise PolicyError(f"unknown policy {name!r}{hint} Known: {', '.join(self.names())}")
         return policy

@@ -9,10 +9,11 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
-from pointsman.core.model.errors import EngineError, PolicyError
+from pointsman.core.model.errors import PolicyError
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.status import Status
 from pointsman.edge.wire.errors import error_body
+from pointsman.edge.wire.listening import listen_error
 
 
 class PolicyChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,9 +53,7 @@ class AdminServer:
             await site.start()
         except OSError as error:
             await self.close()
-            raise EngineError(
-                f"can't listen on admin port {host}:{port}: {error.strerror}; choose another one"
-            ) from error
+            raise listen_error(host, port, "--admin-port", error) from error
         self.port = runner.addresses[0][1]
 
     async def close(self) -> None:

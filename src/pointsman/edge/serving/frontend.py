@@ -10,6 +10,7 @@ from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoine
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.cluster.prober import Prober
+from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.clock import monotonic_ms
@@ -24,6 +25,7 @@ from pointsman.edge.serving.status import Status, make_status
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.http1_client import UpstreamPool
 from pointsman.edge.wire.http1_server import HttpServer
+from pointsman.edge.wire.listening import listen_error
 
 TICK_S = 1.0
 
@@ -57,6 +59,7 @@ class Frontend:
                 settings.route_key, settings.text_block_bytes, settings.debug_headers, settings.timeouts.total_s
             ),
             self._clock,
+            self._not_reached,
         )
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: not self._stopping)
         self._server = HttpServer(routes.handle, settings.limits)
@@ -78,9 +81,7 @@ class Frontend:
         try:
             await self._server.start(settings.host, settings.port, ssl=settings.tls, reuse_port=settings.reuse_port)
         except OSError as error:
-            raise EngineError(
-                f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}; choose another --port"
-            ) from error
+            raise listen_error(settings.host, settings.port, "--port", error) from error
         try:
             await self._admin.start(settings.admin_host, settings.admin_port)
         except EngineError:
@@ -132,6 +133,10 @@ class Frontend:
             self.policy.configured_name,
             self.policy.policy.name,
         )
+
+    def _not_reached(self) -> list[str]:
+        """Engines of which nobody knows yet what they serve."""
+        return [f"{e.name} ({e.reason})" for e in self._prober.statuses() if e.state is EngineState.LOOKING]
 
     def _collector(self) -> FrontendCollector:
         return FrontendCollector(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pointsman.core.ledger.ledger import Ledger
@@ -38,8 +39,11 @@ class IntakeSettings:
 class Intake:
     """Makes exchanges. Ids are unique over all front ends: a random part of this one and a counter."""
 
-    def __init__(self, ledger: Ledger, settings: IntakeSettings, clock: Clock) -> None:
+    def __init__(
+        self, ledger: Ledger, settings: IntakeSettings, clock: Clock, not_reached: Callable[[], list[str]]
+    ) -> None:
         self._ledger = ledger
+        self._not_reached = not_reached
         self._settings = settings
         self._clock = clock
         self._prefix = f"pm-{secrets.token_hex(6)}-"
@@ -83,7 +87,11 @@ class Intake:
         if self._ledger.serves(model):
             return
         known = sorted(self._ledger.models())
-        listed = f"known: {', '.join(known[:20])}" if known else "no engine has been reached yet"
+        listed = f"known: {', '.join(known[:20])}" if known else "no model is known"
+        waiting = self._not_reached()
+        if waiting:
+            message = f"model {model!r} is not served by any engine reached so far; {listed}; not reached: "
+            raise BadRequest(503, message + "; ".join(waiting[:8]), "model", "engine_not_reached")
         raise BadRequest(404, f"model {model!r} is not served here; {listed}", "model", "model_not_found")
 
     def _block_keys(self, body: BodyFacts, tenant: str | None) -> BlockKeys:

@@ -72,7 +72,8 @@ class Routes:
             exchange = self._intake.exchange(incoming.path, read_body, incoming, responder, self._loop.time())
         except BadRequest as error:
             self._traffic.responses[incoming.path, error.status] += 1
-            send_error(responder, error.status, error.message, param=error.param, code=error.code)
+            headers = {b"retry-after": b"1"} if error.status == 503 else None
+            send_error(responder, error.status, error.message, param=error.param, code=error.code, headers=headers)
             return
         await self._dispatcher.run(exchange)
 
