@@ -51,7 +51,7 @@ _OPTIONS_OF = {
 @click.option("--kv-events", metavar="ENDPOINT", help="sim: publish KV events there, e.g. tcp://127.0.0.1:5557.")
 @click.option("--replay", metavar="ENDPOINT", help="sim: answer replay requests there.")
 @click.option("--replay-batches", type=click.IntRange(1), help="sim: batches kept for replay (10000).")
-@click.option("--event-form", type=click.Choice([*EventForm]), help="sim: how events are written (map).")
+@click.option("--event-form", type=click.Choice([str(form) for form in EventForm]), help="sim: how events are written (map).")
 @click.option("--topic", help="sim: topic of its KV events.")
 @click.option("--dp-rank", type=click.IntRange(0), help="sim: data-parallel rank in its events and metrics (0).")
 @click.option("--seed", type=int, help="sim: for what faults draw at random (0).")
