@@ -6,9 +6,12 @@ The life of a request is `Admitted`, then any number of `Dispatched` … `Attemp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pointsman.core.model.request import Request
+from pointsman.core.model.token_keys import GPU, BlockHash, KeySpec
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 
 
@@ -143,6 +146,65 @@ class Cancelled:
     at_ms: float
 
 
+class KvFeedState(enum.StrEnum):
+    """What the events of a worker's KV cache are worth."""
+
+    OFF = "off"
+    """It sends none."""
+    SYNCING = "syncing"
+    """They are on their way, and what came before them is being fetched."""
+    COMPLETE = "complete"
+    """Everything since its start, or since it was last cleared, was applied."""
+    PARTIAL = "partial"
+    """What is known is true, but something before it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvFeedChanged:
+    """A worker's feed of KV events changed its state. If removals were lost, BlocksCleared comes before PARTIAL."""
+
+    worker: WorkerId
+    at_ms: float
+    state: KvFeedState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    """The engine holds these blocks now."""
+
+    worker: WorkerId
+    at_ms: float
+    hashes: tuple[BlockHash, ...]
+    parent: BlockHash | None
+    """Block before the first of them; None = start of a sequence."""
+    tokens: bytes
+    """Packed tokens of all of them (core/model/token_keys)."""
+    spec: KeySpec
+    medium: str = GPU
+    lora_name: str | None = None
+    extras: Mapping[int, bytes] = field(default_factory=dict)
+    """Number of a block among these → what else keys it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRemoved:
+    """The engine does not hold these blocks any more in that medium."""
+
+    worker: WorkerId
+    at_ms: float
+    hashes: tuple[BlockHash, ...]
+    medium: str = GPU
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksCleared:
+    """The engine holds no blocks any more, or nobody knows which."""
+
+    worker: WorkerId
+    at_ms: float
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; send one about every second so that what has a TTL goes."""
@@ -151,5 +213,6 @@ class Tick:
 
 
 WorkerEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerLeft | HealthRead | MetricsRead
+KvEvent = KvFeedChanged | BlocksStored | BlocksRemoved | BlocksCleared
 RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Failed | Cancelled
-Event = WorkerEvent | RequestEvent | Tick
+Event = WorkerEvent | KvEvent | RequestEvent | Tick

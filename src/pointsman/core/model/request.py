@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pointsman.core.model.blocks import NO_KEYS, BlockKeys
+from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.worker import WorkerId
 
 
@@ -18,6 +20,8 @@ class Request:
     prompt_tokens: int
     """Exact where the prompt was tokenized, otherwise estimated from its length."""
     blocks: BlockKeys = NO_KEYS
+    token_blocks: Mapping[KeySpec, BlockKeys] = field(default_factory=dict)
+    """Keys of the tokenized prompt for each way in which engines of its model cut blocks; empty if it was not."""
     max_output_tokens: int | None = None
     sequences: int = 1
     """`n`: answers asked for, which the engine decodes side by side."""

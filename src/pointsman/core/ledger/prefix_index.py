@@ -1,0 +1,202 @@
+"""PrefixIndex: which blocks each worker's engine says it holds, exactly, for each medium.
+
+Two maps do the work: block key → bit mask of slots, one a medium, and engine hash → block key. Engines that use one
+hash for one block share an entry of the second map; an engine that means another block by it keeps its own entry.
+Nothing here is believed without an event that said so, and every removal is by the engine's own hash.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pointsman.core.model.token_keys import GPU, BlockHash
+
+_SLACK = 4096
+"""Entries that may be garbage before a list is cleaned, whatever its size."""
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """What one slot holds in one medium."""
+
+    count: int = 0
+    log: array[int] = field(default_factory=lambda: array("Q"))
+    """Keys in the order in which they came; removed ones stay until it is cleaned."""
+
+
+class PrefixIndex:
+    """Keys are those of core/model/token_keys. A slot is the worker's number in the fleet's table."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, dict[int, int]] = {GPU: {}}
+        self._key_of: dict[BlockHash, int] = {}
+        self._own_key_of: dict[int, dict[BlockHash, int]] = {}
+        self._shelves: dict[tuple[int, str], _Shelf] = {}
+        self._masks: dict[int, int] = {}
+
+    # ---- events
+
+    def key_of(self, slot: int, block_hash: BlockHash) -> int | None:
+        """The key that the slot's engine means by a hash; None if it does not hold such a block in any medium."""
+        own = self._own_key_of.get(slot)
+        key = own.get(block_hash) if own else None
+        if key is None:
+            key = self._key_of.get(block_hash)
+        return key if key is not None and self._holds(slot, key) else None
+
+    def store(self, slot: int, medium: str, hashes: Sequence[BlockHash], keys: Sequence[int]) -> int:
+        """The slot holds these blocks. Returns how many it did not hold there before."""
+        holders = self._holders.setdefault(medium, {})
+        shelf = self._shelves.setdefault((slot, medium), _Shelf())
+        bit = self._mask(1 << slot)
+        append = shelf.log.append
+        before = shelf.count
+        for block_hash, key in zip(hashes, keys, strict=True):
+            self._name(slot, block_hash, key)
+            mask = holders.get(key)
+            if mask is None:
+                holders[key] = bit
+            elif mask & bit:
+                continue
+            else:
+                holders[key] = self._mask(mask | bit)
+            append(key)
+            shelf.count += 1
+        if len(shelf.log) > 2 * shelf.count + _SLACK:
+            self._clean_log(shelf, holders, bit)
+        if len(self._key_of) > 1.25 * sum(map(len, self._holders.values())) + _SLACK:
+            self._clean_names()
+        return shelf.count - before
+
+    def remove(self, slot: int, medium: str, hashes: Iterable[BlockHash]) -> list[int]:
+        """The slot no longer holds these blocks there. Returns the keys of those that it had held."""
+        holders = self._holders.get(medium)
+        shelf = self._shelves.get((slot, medium))
+        if holders is None or shelf is None:
+            return []
+        own = self._own_key_of.get(slot)
+        removed: list[int] = []
+        for block_hash in hashes:
+            key = own.get(block_hash) if own else None
+            if key is None:
+                key = self._key_of.get(block_hash)
+            if key is not None and self._drop(holders, key, slot):
+                removed.append(key)
+                if own and not self._holds(slot, key):
+                    own.pop(block_hash, None)
+        shelf.count -= len(removed)
+        return removed
+
+    def clear(self, slot: int) -> None:
+        """The slot holds nothing any more, in no medium."""
+        for (owner, medium), shelf in list(self._shelves.items()):
+            if owner == slot:
+                holders = self._holders[medium]
+                for key in shelf.log:
+                    self._drop(holders, key, slot)
+                del self._shelves[owner, medium]
+        self._own_key_of.pop(slot, None)
+
+    # ---- questions
+
+    def match(self, keys: Sequence[int], medium: str = GPU) -> dict[int, int]:
+        """Slot → how many leading blocks it holds there; slots with none are left out.
+
+        Always a walk over all keys, never a jump: at one dictionary look-up each it costs less than hashing the prompt
+        did, and it is right whatever an engine evicts first.
+        """
+        holders = self._holders.get(medium)
+        if not holders or not keys:
+            return {}
+        masks = list(map(holders.get, keys))
+        first = masks[0]
+        if first is None:
+            return {}
+        matched: dict[int, int] = {}
+        if masks.count(first) == len(masks):
+            _settle(matched, first, len(masks))
+            return matched
+        alive = first
+        for blocks, mask in enumerate(masks):
+            if mask is not first:
+                here = 0 if mask is None else mask & alive
+                if here != alive:
+                    _settle(matched, alive & ~here, blocks)
+                    alive = here
+                    if not alive:
+                        return matched
+        _settle(matched, alive, len(masks))
+        return matched
+
+    def count(self, slot: int, medium: str = GPU) -> int:
+        """Blocks that the slot holds there."""
+        shelf = self._shelves.get((slot, medium))
+        return shelf.count if shelf else 0
+
+    def media(self, slot: int) -> list[str]:
+        """Media in which the slot holds anything."""
+        return [medium for (owner, medium), shelf in self._shelves.items() if owner == slot and shelf.count]
+
+    def keys(self, slot: int, medium: str = GPU) -> set[int]:
+        """All keys that the slot holds there. For tests and dumps: it walks through everything."""
+        bit = 1 << slot
+        return {key for key, mask in self._holders.get(medium, {}).items() if mask & bit}
+
+    def __len__(self) -> int:
+        """Distinct blocks, over all media."""
+        return sum(map(len, self._holders.values()))
+
+    # ---- names
+
+    def _name(self, slot: int, block_hash: BlockHash, key: int) -> None:
+        known = self._key_of.get(block_hash)
+        if known is None:
+            self._key_of[block_hash] = key
+        elif known != key:
+            # The slot's own meaning goes first, so that an engine that changed its mind is not held to an old one.
+            self._own_key_of.setdefault(slot, {})[block_hash] = key
+        else:
+            own = self._own_key_of.get(slot)
+            if own:
+                own.pop(block_hash, None)
+
+    def _clean_names(self) -> None:
+        live = self._holders.values()
+        self._key_of = {h: key for h, key in self._key_of.items() if any(key in holders for holders in live)}
+
+    def _clean_log(self, shelf: _Shelf, holders: dict[int, int], bit: int) -> None:
+        shelf.log = array("Q", dict.fromkeys(key for key in shelf.log if holders.get(key, 0) & bit))
+
+    # ---- masks
+
+    def _holds(self, slot: int, key: int) -> bool:
+        bit = 1 << slot
+        return any(holders.get(key, 0) & bit for holders in self._holders.values())
+
+    def _drop(self, holders: dict[int, int], key: int, slot: int) -> bool:
+        bit = 1 << slot
+        mask = holders.get(key, 0)
+        if not mask & bit:
+            return False
+        if mask == bit:
+            del holders[key]
+        else:
+            holders[key] = self._mask(mask & ~bit)
+        return True
+
+    def _mask(self, mask: int) -> int:
+        """The one object for a mask: there are few different ones, and many blocks."""
+        if len(self._masks) > 65_536:
+            self._masks.clear()
+        return self._masks.setdefault(mask, mask)
+
+
+def _settle(matched: dict[int, int], slots: int, blocks: int) -> None:
+    if not blocks:
+        return
+    while slots:
+        low = slots & -slots
+        matched[low.bit_length() - 1] = blocks
+        slots ^= low
