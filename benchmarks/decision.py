@@ -17,6 +17,7 @@ import msgspec
 
 from harness import report
 from harness.histogram import Percentiles, median, percentiles_ms
+from harness.noise import NoiseMeter
 from harness.processes import BenchmarkError
 from pointsman.core.ledger.events import Admitted, Dispatched, Finished, FirstToken, HealthRead, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
@@ -120,6 +121,7 @@ def measure(policy: str, workers: int, prompt_blocks: int, options: Options, see
 def run(options: Options) -> dict[str, Any]:
     """All cases, round by round. Keys of the result: `policy/workers/blocks`."""
     reports: dict[str, list[dict[str, Percentiles]]] = {}
+    noise = NoiseMeter()
     for turn in range(options.rounds):
         for blocks in options.prompt_blocks:
             for workers in options.workers:
@@ -127,7 +129,7 @@ def run(options: Options) -> dict[str, Any]:
                     case = reports.setdefault(f"{policy}/{workers}/{blocks}", [])
                     case.append(measure(policy, workers, blocks, options, seed=turn))
         print(f"round {turn + 1} of {options.rounds} done", flush=True)
-    return {"reports": reports}
+    return {"foreign_cores": noise.foreign_cores(), "reports": reports}
 
 
 def summary(results: dict[str, Any]) -> dict[str, dict[str, float | None]]:
@@ -152,7 +154,7 @@ def markdown(results: dict[str, Any]) -> str:
         [*case.split("/"), *(report.number(value, 1) for value in row.values())]
         for case, row in summary(results).items()
     ]
-    return report.table(header, lines)
+    return f"{report.table(header, lines)}\n\n{report.noise_line(results['foreign_cores'])}"
 
 
 def main() -> int:

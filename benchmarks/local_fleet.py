@@ -18,6 +18,7 @@ import msgspec
 from harness import report
 from harness.chats import ChatPlan, Turn, run_chats, stream_chat
 from harness.histogram import Percentiles, percentiles_ms, ratio
+from harness.noise import NoiseMeter
 from harness.processes import BenchmarkError, Processes, free_ports, processes
 
 ARMS = ("round_robin", "prefix")
@@ -42,11 +43,12 @@ def run(options: Options, model: str | None) -> dict[str, Any]:
     turns: dict[str, list[list[Turn]]] = {arm: [] for arm in ARMS}
     with processes() as group:
         url, admin_url = _start_fleet(group, model)
+        noise = NoiseMeter(group.pids())
         for number in range(options.rounds):
             for arm in ARMS if number % 2 == 0 else reversed(ARMS):
                 turns[arm].append(asyncio.run(_one_arm(url, admin_url, arm, options, seed=len(turns[arm]) * 2)))
                 print(f"round {number + 1} of {options.rounds}: {arm} done", flush=True)
-        return {"turns": turns}
+        return {"foreign_cores": noise.foreign_cores(), "turns": turns}
 
 
 def _start_fleet(group: Processes, model: str | None) -> tuple[str, str]:
@@ -149,7 +151,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines = [_line(name, arm) for name, arm in arms.items()]
     base, ours = (arms[name].ttft_ms.p50 for name in ARMS)
     gain = ratio(ours, base)
-    return f"{report.table(header, lines)}\n\nTTFT p50 of prefix ÷ round_robin: {report.number(gain, 2)}."
+    noise = report.noise_line(results["foreign_cores"])
+    return f"{report.table(header, lines)}\n\nTTFT p50 of prefix ÷ round_robin: {report.number(gain, 2)}. {noise}"
 
 
 def _line(name: str, arm: ArmSummary) -> list[str]:

@@ -45,7 +45,7 @@ def write_json(
         "options": options,
         **results,
     }
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    path.write_bytes(msgspec.json.encode(document) + b"\n")
     return path
 
 
@@ -63,7 +63,7 @@ def number(value: float | None, digits: int = 0) -> str:
 def noise_line(foreign_cores: float) -> str:
     """What else the machine did meanwhile, and what that means for the numbers."""
     verdict = "" if foreign_cores < 0.1 else " **The machine was not quiet: times are worse than they should be.**"
-    return f"Processes outside the measurement kept {foreign_cores:.2f} cores busy at most, in the median.{verdict}"
+    return f"Processes outside the measurement kept {foreign_cores:.2f} cores busy.{verdict}"
 
 
 def replace_section(page: str, name: str, text: str) -> str:

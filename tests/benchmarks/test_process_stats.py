@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from harness import process_stats
+from harness.noise import NoiseMeter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the harness reads /proc and pins with taskset")
 
@@ -43,3 +44,9 @@ def test_our_own_time_and_that_of_the_machine_grow() -> None:
     while process_stats.cpu_s([os.getpid()]) - own < 0.03:
         sum(range(10_000))
     assert process_stats.machine_busy_s() > machine
+
+
+def test_what_we_do_ourselves_is_no_noise() -> None:
+    noise, others = NoiseMeter((os.getpid(),)), NoiseMeter()
+    assert noise._own_cpu_s() >= others._own_cpu_s() > 0  # this process counts once, however often it is named
+    assert 0 <= others.foreign_cores() <= (os.cpu_count() or 1) * 2

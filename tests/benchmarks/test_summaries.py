@@ -125,7 +125,7 @@ def test_local_fleet_keeps_first_and_repeated_prompts_apart() -> None:
     assert arm.repeated_cached_share == pytest.approx(0.99)
     assert arm.repeated_ttft_p50_ms == 10.0
     assert arm.stayed_share == pytest.approx(2 / 3)
-    table = local_fleet.markdown({"turns": {"round_robin": rounds, "prefix": rounds}})
+    table = local_fleet.markdown({"foreign_cores": 0.0, "turns": {"round_robin": rounds, "prefix": rounds}})
     assert "TTFT p50 of prefix ÷ round_robin: 1.00." in table
 
 
