@@ -18,7 +18,8 @@ if [ ! -e .venv-dynamo/bin/python ]; then
   "$python" -m venv .venv-dynamo
 fi
 if ! .venv-dynamo/bin/python -c 'import dynamo.mocker, dynamo.frontend, gguf' 2>/dev/null; then
-  # without dependencies: one of them, aisimulate, can't be had from the usual registry and is not needed here
+  # without dependencies: one of them, aisimulate, can't be had from the usual registry and is not needed here;
+  # pip complains about it at the next step, which does no harm
   .venv-dynamo/bin/pip install -q --no-deps ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
   .venv-dynamo/bin/pip install -q 'aiohttp>=3.14.3' 'certifi>=2026.10.19' 'kubernetes>=32.0.1,<33' 'msgspec>=0.19' \
     'prometheus-client>=0.23.1,<1' 'pyzmq>=26' 'redis>=6.2,<9' tqdm 'transformers>=4.56' 'typing-extensions>=4.10' \
