@@ -161,4 +161,4 @@ def test_decision_keeps_as_many_requests_in_flight_as_it_says_and_finds_known_pr
         bench.one(number, limit=32)
     snapshot = bench.ledger.snapshot()
     assert (bench.ledger.in_flight, snapshot.totals.finished) == (32, 268)
-    assert snapshot.indexed_blocks >= 64 * 18
+    assert snapshot.text_blocks >= 64 * 18

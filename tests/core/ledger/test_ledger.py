@@ -133,7 +133,7 @@ class TestExclusions:
         send(ledger, make_request("r", TEXT), A)
         ledger.apply(ev.AttemptFailed("r", 2, "refused", unreachable=True))
         assert exclusion(ledger, make_request(), A) is Exclusion.UNREACHABLE
-        assert ledger.snapshot().indexed_blocks == 0
+        assert ledger.snapshot().text_blocks == 0
         assert ledger.waiting == 1
 
     def test_draining_and_prefill_only(self, make_ledger, make_request) -> None:
@@ -184,15 +184,15 @@ class TestCachedTokens:
         ledger = make_ledger("a", prefix_ttl_ms=100.0)
         send(ledger, make_request("r", TEXT), A, at_ms=0)
         ledger.apply(ev.Tick(100))
-        assert ledger.snapshot().indexed_blocks == 8
+        assert ledger.snapshot().text_blocks == 8
         ledger.apply(ev.Tick(101))
-        assert ledger.snapshot().indexed_blocks == 0
+        assert ledger.snapshot().text_blocks == 0
 
     def test_the_engines_kv_capacity_bounds_the_index(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a")
         ledger.apply(ev.MetricsRead(A, 0, 0, 0, 0.0, kv_capacity_tokens=8))
         send(ledger, make_request("r", TEXT), A)
-        assert ledger.snapshot().indexed_blocks == 8 * 4 // 16
+        assert ledger.snapshot().text_blocks == 8 * 4 // 16
 
     def test_bytes_a_token_are_learned_from_usage(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a")

@@ -162,8 +162,11 @@ async def test_ten_thousand_requests_leave_nothing_behind() -> None:
         assert REQUESTS - outcomes["left at once"] <= ended <= REQUESTS
         assert totals.cancelled > 0
         assert totals.failed > 0
+        await frontend._prober.close()  # a probe under way is no leftover
         await frontend.pool.close()
         assert frontend.pool.open_connections == 0
-        assert leftovers() - tasks_before == Counter()
+        async with asyncio.timeout(5):
+            while leftovers() - tasks_before:
+                await asyncio.sleep(0.01)
         grown = rss_at[REQUESTS - 1] - rss_at[WARM_UP]
         assert grown < 24 * 2**20, f"{grown / 2**20:.1f} MiB more after {REQUESTS - WARM_UP} requests"

@@ -50,6 +50,14 @@ class WorkerEntry:
         return self.spec.id
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a dispatch added to the caches, to be taken back: blocks from these numbers on were new at the worker."""
+
+    first_text_block: int = 0
+    first_token_block: int = 0
+
+
 @dataclass(slots=True)
 class Flight:
     """One admitted request. What `release` takes back is exactly what was added at dispatch and after."""
@@ -62,6 +70,6 @@ class Flight:
     """Still counted as prefill on its worker; 0 after the first token."""
     kv_tokens: int = 0
     """Counted as KV in use on its worker."""
-    first_new_block: int = 0
-    """Blocks from this one on were not thought to be at the worker before."""
+    sent: Sent = field(default_factory=Sent)
+    """What of its prompt was new at the worker."""
     started: bool = False

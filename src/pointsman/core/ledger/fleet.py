@@ -8,20 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.core.ledger import events as ev
-from pointsman.core.ledger.approx_index import ApproxIndex
+from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
 from pointsman.core.ledger.groups import ModelGroup, ModelGroups
-from pointsman.core.ledger.snapshot import WorkerSnapshot
+from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
 from pointsman.core.ledger.table import FleetTable
 from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
 from pointsman.core.model.blocks import BlockUnit
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.request import Request
+from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
 
-UNKNOWN_KV_CAPACITY_TOKENS = 262_144
-"""Assumed for the approximate index until the engine tells."""
 METRICS_BELIEVED_MS = 30_000.0
 """An engine's load is unknown when its last reading is older than that: several readings in a row failed."""
 
@@ -31,10 +30,9 @@ class Fleet:
 
     def __init__(self, text_block_bytes: int, prefix_ttl_ms: float) -> None:
         self.table = FleetTable()
-        self.index = ApproxIndex(prefix_ttl_ms)
+        self.caches = Caches(text_block_bytes, prefix_ttl_ms)
         self._entries: dict[WorkerId, WorkerEntry] = {}
         self._groups = ModelGroups()
-        self._text_block_bytes = text_block_bytes
 
     # ---- membership
 
@@ -48,7 +46,7 @@ class Fleet:
         self._groups.forget()
         self._write_spec(event.spec, slot)
         self._write_exclusion(entry)
-        self.index.add_worker(slot, self._index_blocks(event.spec.kv_capacity_tokens, PRIOR_BYTES_PER_TOKEN))
+        self.caches.add_worker(slot, event.spec, PRIOR_BYTES_PER_TOKEN)
 
     def changed(self, event: ev.WorkerChanged) -> None:
         """What it tells of itself changed, it did not."""
@@ -69,7 +67,7 @@ class Fleet:
         entry = self.entry(event.worker)
         del self._entries[event.worker]
         self._groups.forget()
-        self.index.remove_worker(entry.slot)
+        self.caches.remove_worker(entry.slot)
         entry.gone = True
         self.released(entry)
 
@@ -103,6 +101,25 @@ class Fleet:
                 found.setdefault(model, []).append(entry.id)
         return {model: tuple(workers) for model, workers in found.items()}
 
+    # ---- KV events
+
+    def kv_event(self, event: ev.KvEvent) -> None:
+        """Something of the events that an engine sends about its KV cache."""
+        slot = self.entry(event.worker).slot
+        if isinstance(event, ev.BlocksStored):
+            self.caches.stored(slot, event)
+        elif isinstance(event, ev.BlocksRemoved):
+            self.caches.removed(slot, event)
+        elif isinstance(event, ev.BlocksCleared):
+            self.caches.cleared(slot)
+        else:
+            self.caches.feed_changed(slot, event)
+        self.table.cells[Column.EXACT, slot] = self.caches.is_exact(slot)
+
+    def key_specs(self, model: str) -> frozenset[KeySpec]:
+        """Ways in which prompts for a model have to be cut to be looked up exactly."""
+        return self.caches.key_specs(self._group(model))
+
     # ---- readings
 
     def health_read(self, event: ev.HealthRead) -> None:
@@ -111,14 +128,14 @@ class Fleet:
         before = entry.health.status
         entry.health.probed(event.reachable, event.ready, event.reason, event.at_ms)
         if entry.health.status is Exclusion.UNREACHABLE and before is not Exclusion.UNREACHABLE:
-            self.index.clear(entry.slot)
+            self.caches.emptied(entry.slot)
         self._write_exclusion(entry)
 
     def refused(self, entry: WorkerEntry, reason: str, at_ms: float) -> None:
         """Nobody listens there any more, so its cache is gone too."""
         entry.health.refused(reason, at_ms)
         if not entry.gone:
-            self.index.clear(entry.slot)
+            self.caches.emptied(entry.slot)
             self._write_exclusion(entry)
 
     def metrics_read(self, entry: WorkerEntry, event: ev.MetricsRead, bytes_per_token: float) -> None:
@@ -138,12 +155,11 @@ class Fleet:
         capacity = event.kv_capacity_tokens
         if capacity and capacity != cells[Column.KV_CAPACITY_TOKENS, slot]:
             cells[Column.KV_CAPACITY_TOKENS, slot] = capacity
-        known_capacity = int(cells[Column.KV_CAPACITY_TOKENS, slot]) or None
-        self.index.resize(slot, self._index_blocks(known_capacity, bytes_per_token))
+        self.caches.resize(slot, int(cells[Column.KV_CAPACITY_TOKENS, slot]) or None, bytes_per_token)
 
     def ticked(self, at_ms: float) -> None:
         """Lets go of what is too old to be believed."""
-        self.index.expire(at_ms)
+        self.caches.expire(at_ms)
         for entry in self._entries.values():
             if entry.metrics_ms is not None and at_ms - entry.metrics_ms > METRICS_BELIEVED_MS:
                 entry.metrics_ms = entry.kv_use = entry.foreign_before = None
@@ -156,7 +172,7 @@ class Fleet:
         """A copy of the rows that serve the request's model, with what each holds of this prompt."""
         group = self._group(request.model)
         table = self.table.cells[:, group.slots]
-        self._write_cached(request, group, table, bytes_per_token)
+        self.caches.write(request, group, table, bytes_per_token)
         _exclude_for_request(request, group, tried, table)
         return FleetView(group.workers, table)
 
@@ -180,26 +196,24 @@ class Fleet:
             kv_tokens=int(column[Column.KV_TOKENS]),
             kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
             kv_use=entry.kv_use,
-            indexed_blocks=self.index.blocks_held(entry.slot),
+            text_blocks=self.caches.text_blocks_held(entry.slot),
+            kv=self._kv_snapshot(entry.slot),
             totals=entry.totals,
+        )
+
+    def _kv_snapshot(self, slot: int) -> KvSnapshot:
+        view = self.caches.view(slot)
+        return KvSnapshot(
+            state=view.state,
+            reason=view.reason,
+            confidence=self.caches.confidence(slot),
+            block_size_tokens=view.spec.block_size_tokens if view.spec else None,
+            blocks=self.caches.exact_blocks_held(slot),
+            orphans=view.orphans,
         )
 
     def _group(self, model: str) -> ModelGroup:
         return self._groups.of(model, self._entries.values())
-
-    def _write_cached(
-        self, request: Request, group: ModelGroup, table: NDArray[np.int64], bytes_per_token: float
-    ) -> None:
-        blocks = request.blocks
-        matched = self.index.match(blocks.keys)
-        if not matched:
-            return
-        per_block = blocks.block_size / (bytes_per_token if blocks.unit is BlockUnit.BYTES else 1.0)
-        longest = max(0, request.prompt_tokens - 1)
-        for slot, count in matched.items():
-            row = group.row_of_slot.get(slot)
-            if row is not None:
-                table[Column.CACHED_TOKENS, row] = min(longest, int(count * per_block))
 
     def _write_spec(self, spec: WorkerSpec, slot: int) -> None:
         cells = self.table.cells
@@ -214,10 +228,6 @@ class Fleet:
         if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:
             status = Exclusion.ROLE
         self.table.cells[Column.EXCLUSION, entry.slot] = status
-
-    def _index_blocks(self, kv_capacity_tokens: int | None, bytes_per_token: float) -> int:
-        tokens = kv_capacity_tokens or UNKNOWN_KV_CAPACITY_TOKENS
-        return int(tokens * bytes_per_token / self._text_block_bytes)
 
 
 def _exclude_for_request(

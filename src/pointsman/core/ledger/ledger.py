@@ -17,6 +17,7 @@ from pointsman.core.ledger.snapshot import FleetSnapshot
 from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.request import Request
+from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.model.worker import WorkerId
 
@@ -45,6 +46,10 @@ class Ledger:
             ev.WorkerLeft: self._fleet.left,
             ev.HealthRead: self._fleet.health_read,
             ev.MetricsRead: self._metrics_read,
+            ev.KvFeedChanged: self._fleet.kv_event,
+            ev.BlocksStored: self._fleet.kv_event,
+            ev.BlocksRemoved: self._fleet.kv_event,
+            ev.BlocksCleared: self._fleet.kv_event,
             ev.Admitted: self._admitted,
             ev.Dispatched: self._dispatched,
             ev.FirstToken: self._first_token,
@@ -74,6 +79,10 @@ class Ledger:
     def tokens_of_bytes(self, model: str, prompt_bytes: int) -> int:
         """Estimated tokens of a prompt that was not tokenized."""
         return self._ratio(model).tokens(prompt_bytes)
+
+    def key_specs(self, model: str) -> frozenset[KeySpec]:
+        """Ways to cut prompts for a model so that they can be looked up exactly; empty: no worker sends KV events."""
+        return self._fleet.key_specs(model)
 
     def serves(self, model: str) -> bool:
         """True if any worker, usable or not, serves the model."""
@@ -112,7 +121,8 @@ class Ledger:
             workers=self._fleet.snapshots(),
             waiting=self._waiting,
             running=len(self._flights) - self._waiting,
-            indexed_blocks=len(self._fleet.index),
+            text_blocks=self._fleet.caches.text_blocks,
+            exact_blocks=self._fleet.caches.exact_blocks,
             totals=replace(self._totals),
             bytes_per_token={model: ratio.bytes_per_token for model, ratio in self._ratios.items()},
         )
@@ -139,7 +149,7 @@ class Ledger:
         flight.prefill_tokens = request.prompt_tokens - flight.cached_tokens
         flight.kv_tokens = request.prompt_tokens
         flight.started = False
-        flight.first_new_block = self._fleet.index.record(entry.slot, request.blocks.keys, event.at_ms)
+        flight.sent = self._fleet.caches.sent(entry.slot, request, event.at_ms)
         entry.in_flight += 1
         entry.totals.dispatched += 1
         self._totals.dispatched += 1
@@ -232,7 +242,7 @@ class Ledger:
     def _forget_unless_started(self, flight: Flight, entry: WorkerEntry) -> None:
         """A request that never got a first token left nothing that one could count on in the worker's cache."""
         if not flight.started:
-            self._fleet.index.forget(entry.slot, flight.request.blocks.keys, flight.first_new_block)
+            self._fleet.caches.taken_back(entry.slot, flight.request, flight.sent)
 
     # ---- the rest
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from pointsman.core.model.token_keys import GPU, BlockHash
 
@@ -110,25 +112,17 @@ class PrefixIndex:
         holders = self._holders.get(medium)
         if not holders or not keys:
             return {}
-        masks = list(map(holders.get, keys))
-        first = masks[0]
-        if first is None:
-            return {}
-        matched: dict[int, int] = {}
-        if masks.count(first) == len(masks):
-            _settle(matched, first, len(masks))
-            return matched
-        alive = first
-        for blocks, mask in enumerate(masks):
-            if mask is not first:
-                here = 0 if mask is None else mask & alive
-                if here != alive:
-                    _settle(matched, alive & ~here, blocks)
-                    alive = here
-                    if not alive:
-                        return matched
-        _settle(matched, alive, len(masks))
-        return matched
+        return _leading_runs(list(map(holders.get, keys)))
+
+    def match_any_medium(self, keys: Sequence[int]) -> dict[int, int]:
+        """The same, over all media together: a block counts wherever the slot holds it."""
+        media = list(self._holders.values())
+        return _leading_runs([reduce(or_, (holders.get(key, 0) for holders in media)) for key in keys])
+
+    @property
+    def has_tiers(self) -> bool:
+        """Anybody holds anything outside of the GPU."""
+        return any(holders for medium, holders in self._holders.items() if medium != GPU)
 
     def count(self, slot: int, medium: str = GPU) -> int:
         """Blocks that the slot holds there."""
@@ -155,8 +149,10 @@ class PrefixIndex:
         if known is None:
             self._key_of[block_hash] = key
         elif known != key:
-            # The slot's own meaning goes first, so that an engine that changed its mind is not held to an old one.
-            self._own_key_of.setdefault(slot, {})[block_hash] = key
+            if any(known in holders for holders in self._holders.values()):
+                self._own_key_of.setdefault(slot, {})[block_hash] = key
+            else:
+                self._key_of[block_hash] = key  # what it meant before is gone everywhere
         else:
             own = self._own_key_of.get(slot)
             if own:
@@ -191,6 +187,28 @@ class PrefixIndex:
         if len(self._masks) > 65_536:
             self._masks.clear()
         return self._masks.setdefault(mask, mask)
+
+
+def _leading_runs(masks: Sequence[int | None]) -> dict[int, int]:
+    """Slot → in how many leading masks its bit is set."""
+    if not masks or not masks[0]:
+        return {}
+    first = masks[0]
+    matched: dict[int, int] = {}
+    if masks.count(first) == len(masks):
+        _settle(matched, first, len(masks))
+        return matched
+    alive = first
+    for blocks, mask in enumerate(masks):
+        if mask is not first:
+            here = 0 if mask is None else mask & alive
+            if here != alive:
+                _settle(matched, alive & ~here, blocks)
+                alive = here
+                if not alive:
+                    return matched
+    _settle(matched, alive, len(masks))
+    return matched
 
 
 def _settle(matched: dict[int, int], slots: int, blocks: int) -> None:

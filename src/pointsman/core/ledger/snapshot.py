@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pointsman.core.ledger.entries import Totals
+from pointsman.core.ledger.events import KvFeedState
 from pointsman.core.model.worker import WorkerId, WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KvSnapshot:
+    """What a worker's KV events say, and what they are worth."""
+
+    state: KvFeedState
+    reason: str
+    confidence: float
+    block_size_tokens: int | None
+    blocks: dict[str, int]
+    """By medium."""
+    orphans: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +39,9 @@ class WorkerSnapshot:
     kv_tokens: int
     kv_capacity_tokens: int
     kv_use: float | None
-    indexed_blocks: int
+    text_blocks: int
+    """Text blocks that were sent there and may still be cached."""
+    kv: KvSnapshot
     totals: Totals
 
 
@@ -37,7 +53,10 @@ class FleetSnapshot:
     waiting: int
     """Admitted, not dispatched."""
     running: int
-    indexed_blocks: int
+    text_blocks: int
+    """Distinct text blocks thought to be cached anywhere."""
+    exact_blocks: int
+    """Distinct token blocks that engines say they hold."""
     totals: Totals
     """Of all requests, also those whose worker is gone; `dispatched` counts attempts."""
     bytes_per_token: dict[str, float]

@@ -70,6 +70,10 @@ class Column(enum.IntEnum):
     """Longest prompt and answer together; 0 = unknown."""
     QUEUE_LIMIT = 10
     """0 = none."""
+    OFFLOADED_TOKENS = 11
+    """Further leading tokens of this request that it holds in a tier below the GPU."""
+    EXACT = 12
+    """1: CACHED_TOKENS is by the worker's own word (KV events); 0: by what was sent there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,236 @@
+"""Caches: what the workers hold of prompts, by their own word where there is one, else by what was sent there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.ledger import events as ev
+from pointsman.core.ledger.approx_index import ApproxIndex
+from pointsman.core.ledger.entries import Sent
+from pointsman.core.ledger.groups import ModelGroup
+from pointsman.core.ledger.kv_view import CONFIDENT, KvView
+from pointsman.core.ledger.prefix_index import PrefixIndex
+from pointsman.core.model.blocks import BlockKeys, BlockUnit
+from pointsman.core.model.request import Request
+from pointsman.core.model.token_keys import GPU, KeySpec, chain, token_seed
+from pointsman.core.model.view import Column
+from pointsman.core.model.worker import WorkerSpec
+
+UNKNOWN_KV_CAPACITY_TOKENS = 262_144
+"""Assumed for the approximate indexes until the engine tells."""
+ON_ITS_WAY_MS = 60_000.0
+"""How long what was just sent counts as held before the engine has said so. Its events come much earlier."""
+OVER_CAPACITY = 2.0
+"""A worker that announced so many times more blocks than fit has lost removals: its view is begun anew."""
+
+
+class Caches:
+    """Three indexes over slots: exact (KV events), on its way (token keys just sent), approximate (text keys sent)."""
+
+    def __init__(self, text_block_bytes: int, prefix_ttl_ms: float) -> None:
+        self._text_block_bytes = text_block_bytes
+        self._text = ApproxIndex(prefix_ttl_ms)
+        self._on_its_way = ApproxIndex(ON_ITS_WAY_MS)
+        self._exact = PrefixIndex()
+        self._views: dict[int, KvView] = {}
+        self._capacity_tokens: dict[int, int] = {}
+
+    # ---- membership
+
+    def add_worker(self, slot: int, spec: WorkerSpec, bytes_per_token: float) -> None:
+        """Nothing is held yet."""
+        size = spec.block_size_tokens
+        self._views[slot] = KvView(KeySpec(size) if size else None)
+        self._text.add_worker(slot, 1)
+        self._on_its_way.add_worker(slot, 1)
+        self.resize(slot, spec.kv_capacity_tokens, bytes_per_token)
+
+    def remove_worker(self, slot: int) -> None:
+        """The worker is gone."""
+        self._text.remove_worker(slot)
+        self._on_its_way.remove_worker(slot)
+        self._exact.clear(slot)
+        del self._views[slot]
+        del self._capacity_tokens[slot]
+
+    def resize(self, slot: int, capacity_tokens: int | None, bytes_per_token: float) -> None:
+        """The KV cache holds so many tokens; None = unknown."""
+        self._capacity_tokens[slot] = capacity_tokens or 0
+        tokens = capacity_tokens or UNKNOWN_KV_CAPACITY_TOKENS
+        self._text.resize(slot, int(tokens * bytes_per_token / self._text_block_bytes))
+        spec = self._views[slot].spec
+        self._on_its_way.resize(slot, tokens // spec.block_size_tokens if spec else 1)
+
+    def emptied(self, slot: int) -> None:
+        """The process behind the worker is gone, and its cache with it."""
+        if slot in self._views:
+            self._text.clear(slot)
+            self._forget_tokens(slot)
+
+    # ---- requests
+
+    def sent(self, slot: int, request: Request, now_ms: float) -> Sent:
+        """A prompt went to a worker: it counts as held at once."""
+        if slot not in self._views:
+            return Sent()
+        text = self._text.record(slot, request.blocks.keys, now_ms)
+        keys = self._token_keys(slot, request.token_blocks)
+        return Sent(text, self._on_its_way.record(slot, keys, now_ms))
+
+    def taken_back(self, slot: int, request: Request, sent: Sent) -> None:
+        """It never arrived."""
+        if slot in self._views:
+            self._text.forget(slot, request.blocks.keys, sent.first_text_block)
+            self._on_its_way.forget(slot, self._token_keys(slot, request.token_blocks), sent.first_token_block)
+
+    def key_specs(self, group: ModelGroup) -> frozenset[KeySpec]:
+        """Ways to cut prompts for this group so that they can be looked up exactly; empty: no worker sends events."""
+        views = (self._views[slot] for slot in group.row_of_slot)
+        return frozenset(v.spec for v in views if v.spec is not None and v.state is not ev.KvFeedState.OFF)
+
+    # ---- KV events
+
+    def feed_changed(self, slot: int, event: ev.KvFeedChanged) -> None:
+        """What the worker's events are worth changed."""
+        self._views[slot].changed(event.state, event.reason, event.at_ms)
+        if event.state is ev.KvFeedState.OFF:
+            self._forget_tokens(slot)
+
+    def stored(self, slot: int, event: ev.BlocksStored) -> None:
+        """Blocks are held. Those without a known parent are not believed."""
+        view = self._views[slot]
+        if view.spec != event.spec:
+            view.spec = event.spec
+            self._on_its_way.resize(slot, self._capacity_blocks(slot) or UNKNOWN_KV_CAPACITY_TOKENS)
+        if event.parent is None:
+            parent = token_seed(event.spec, event.lora_name)
+        else:
+            known = self._exact.key_of(slot, event.parent)
+            if known is None:
+                view.orphaned(event.at_ms)
+                return
+            parent = known
+        keys = chain(event.tokens, event.spec, parent, event.extras)
+        hashes = event.hashes[: len(keys)]
+        view.stored_blocks += self._exact.store(slot, event.medium, hashes, keys[: len(hashes)])
+        self._begin_anew_if_overfull(slot, event)
+
+    def removed(self, slot: int, event: ev.BlocksRemoved) -> None:
+        """Blocks are not held any more."""
+        keys = self._exact.remove(slot, event.medium, event.hashes)
+        if event.medium == GPU:
+            self._on_its_way.forget(slot, keys, 0)
+
+    def cleared(self, slot: int) -> None:
+        """Nothing is held any more, or nobody knows what."""
+        self._forget_tokens(slot)
+        self._text.clear(slot)
+
+    # ---- answers
+
+    def write(self, request: Request, group: ModelGroup, table: NDArray[np.int64], bytes_per_token: float) -> None:
+        """Fill in what each worker of a view holds of the request's prompt."""
+        exact = np.zeros(len(group.workers), dtype=np.int64)
+        if request.token_blocks:
+            exact[:] = table[Column.EXACT]
+            for spec, blocks in request.token_blocks.items():
+                self._write_tokens(spec, blocks, request, group, table)
+        table[Column.EXACT] = exact
+        self._write_text(request, group, table, bytes_per_token)
+
+    def is_exact(self, slot: int) -> bool:
+        """True if the worker's own word is used for it."""
+        return self.confidence(slot) >= CONFIDENT
+
+    def confidence(self, slot: int) -> float:
+        """What the exact view of a worker is worth, 0 to 1."""
+        return self._views[slot].confidence(self._capacity_blocks(slot))
+
+    def view(self, slot: int) -> KvView:
+        """The state of a worker's exact view; not to be changed."""
+        return self._views[slot]
+
+    def text_blocks_held(self, slot: int) -> int:
+        """Text blocks thought to be there."""
+        return self._text.blocks_held(slot)
+
+    def exact_blocks_held(self, slot: int) -> dict[str, int]:
+        """Blocks that the worker says it holds, by medium."""
+        return {medium: self._exact.count(slot, medium) for medium in self._exact.media(slot)}
+
+    def exact_matches(self, blocks: BlockKeys, medium: str = GPU) -> dict[int, int]:
+        """Slot → leading blocks of a prompt that it says it holds in a medium."""
+        return self._exact.match(blocks.keys, medium)
+
+    @property
+    def text_blocks(self) -> int:
+        """Distinct text blocks, over all workers."""
+        return len(self._text)
+
+    @property
+    def exact_blocks(self) -> int:
+        """Distinct token blocks, over all workers and media."""
+        return len(self._exact)
+
+    def expire(self, now_ms: float) -> None:
+        """Let go of what was sent too long ago."""
+        self._text.expire(now_ms)
+        self._on_its_way.expire(now_ms)
+
+    # ---- inside
+
+    def _write_tokens(
+        self, spec: KeySpec, blocks: BlockKeys, request: Request, group: ModelGroup, table: NDArray[np.int64]
+    ) -> None:
+        size = spec.block_size_tokens
+        longest = max(0, request.prompt_tokens - 1) // size * size  # the last token is always computed
+        cached = table[Column.CACHED_TOKENS]
+        for matched in (self._exact.match(blocks.keys), self._on_its_way.match(blocks.keys)):
+            for slot, count in matched.items():
+                row = group.row_of_slot.get(slot)
+                if row is not None and self._views[slot].spec == spec:
+                    cached[row] = max(cached[row], min(longest, count * size))
+        if self._exact.has_tiers:
+            for slot, count in self._exact.match_any_medium(blocks.keys).items():
+                row = group.row_of_slot.get(slot)
+                if row is not None:
+                    table[Column.OFFLOADED_TOKENS, row] = max(0, min(longest, count * size) - int(cached[row]))
+
+    def _write_text(
+        self, request: Request, group: ModelGroup, table: NDArray[np.int64], bytes_per_token: float
+    ) -> None:
+        """Where the exact view of a worker is not confident, or the prompt was not tokenized."""
+        blocks = request.blocks
+        matched = self._text.match(blocks.keys)
+        if not matched:
+            return
+        per_block = blocks.block_size / (bytes_per_token if blocks.unit is BlockUnit.BYTES else 1.0)
+        longest = max(0, request.prompt_tokens - 1)
+        cached, exact = table[Column.CACHED_TOKENS], table[Column.EXACT]
+        for slot, count in matched.items():
+            row = group.row_of_slot.get(slot)
+            if row is not None and not exact[row]:
+                cached[row] = max(cached[row], min(longest, int(count * per_block)))
+
+    def _token_keys(self, slot: int, token_blocks: Mapping[KeySpec, BlockKeys]) -> tuple[int, ...]:
+        spec = self._views[slot].spec
+        blocks = token_blocks.get(spec) if spec is not None else None
+        return blocks.keys if blocks is not None else ()
+
+    def _forget_tokens(self, slot: int) -> None:
+        self._exact.clear(slot)
+        self._on_its_way.clear(slot)
+
+    def _capacity_blocks(self, slot: int) -> int:
+        spec = self._views[slot].spec
+        return self._capacity_tokens[slot] // spec.block_size_tokens if spec else 0
+
+    def _begin_anew_if_overfull(self, slot: int, event: ev.BlocksStored) -> None:
+        capacity = self._capacity_blocks(slot) or UNKNOWN_KV_CAPACITY_TOKENS
+        if event.medium == GPU and self._exact.count(slot) > OVER_CAPACITY * capacity:
+            self._forget_tokens(slot)
+            reason = f"it announced more than {OVER_CAPACITY:g} × the {capacity} blocks that fit: removals were lost"
+            self._views[slot].changed(ev.KvFeedState.PARTIAL, reason, event.at_ms)
