@@ -29,5 +29,9 @@ def test_instant_takes_no_time() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'h100/lama-8b' is not known; did you mean 'h100/llama-8b'\?.*instant"):
+    with pytest.raises(
+        ConfigError, match=r"'h100/lama-8b' is not known; did you mean 'h100/llama-8b'\? Known: instant,"
+    ):
         profile("h100/lama-8b")
+    with pytest.raises(ConfigError, match=r"^profile 'nope' is not known\. Known: instant,"):
+        profile("nope")

@@ -51,7 +51,7 @@ metrics: {collect_queue_depth: false}
     assert nodes[1].api_key is not None
     assert "word" not in repr(tree)
     assert tree.routing.route_key == RouteKey.parse("header:x-session")
-    assert (tree.routing.policy_name, tree.routing.prefix_ttl) == ("session", Duration(1800))
+    assert (tree.routing.policy, tree.routing.prefix_ttl) == ("session", Duration(1800))
     assert not tree.metrics.collect_queue_depth
 
 
@@ -64,7 +64,7 @@ def test_empty_is_the_defaults(text: str) -> None:
 
 def test_defaults() -> None:
     tree = ConfigTree()
-    assert (tree.routing.policy, tree.routing.policy_name, tree.routing.text_block_bytes) == ("auto", "prefix", 128)
+    assert (tree.routing.policy, tree.routing.text_block_bytes) == ("auto", 128)
     assert (tree.control_plane.listen_host, tree.control_plane.admin_host) == ("127.0.0.1", "127.0.0.1")
     assert not tree.control_plane.debug_headers
 
@@ -130,7 +130,22 @@ FAULTS = [
     (NODE + "    gpu_count: -1", "expected an integer of at least 0, not -1"),
     (NODE + "    max_batch_size: 0", "expected an integer of at least 1, or none, not 0"),
     (NODE + "    name: 'a b'", "expected text of letters, digits and"),
-    ("routing:\n  policy: kv", "c.yaml:2: routing.policy: kv: routing by KV events: not built yet in 0.1; remove it"),
+    ("routing:\n  policy: cost", "c.yaml:2: routing.policy: cost: routing by predicted time: not built yet in 0.1"),
+    ('routing:\n  policy: "k\\nv"', "c.yaml:2: routing.policy: expected text without line breaks and other control"),
+    (
+        NODE + '    models: ["m\\0"]',
+        "nodes[0].models[0]: expected text without line breaks and other control characters",
+    ),
+    (NODE + '    api_key: "s\\nx"', "c.yaml:4: execution-group.nodes[0].api_key: expected printable ASCII text; char"),
+    (
+        NODE + "    api_key: schlüssel",
+        "c.yaml:4: execution-group.nodes[0].api_key: expected printable ASCII text; char",
+    ),
+    (NODE + '    api_key: "  "', "c.yaml:4: execution-group.nodes[0].api_key: expected text that is not empty"),
+    (
+        'execution-group:\n  nodes:\n  - url: "http://a\\x01b:1"',
+        "c.yaml:3: execution-group.nodes[0].url: expected the b",
+    ),
     ("routing:\n  policy: session", "c.yaml:2: routing.policy: session needs routing.route_key"),
     ("routing:\n  preempt_enabled: true", "routing.preempt_enabled: true: preemption: not built yet"),
     ("routing:\n  text_block_bytes: 8", "expected an integer from 16 to 65536, not 8"),

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.route_key import RouteKey, RouteKeySource
-from pointsman.edge.configuration.secret import Secret
+from pointsman.edge.configuration.secret import Secret, secret_of_environment
 from pointsman.edge.configuration.size import Size
 
 
@@ -98,6 +99,8 @@ def test_engine_url(text: str, url: str, name: str) -> None:
         ("http://a:1/v1", r"no /v1"),
         ("http://a:1?x=1", "without a path"),
         ("http://user:word@a:1", "api_key_env"),
+        ("http://a\x00b:1", "in printable ASCII"),
+        ("http://mün:1", "xn--"),
     ],
 )
 def test_engine_url_refuses(value: object, message: str) -> None:
@@ -112,3 +115,30 @@ def test_secret_shows_nothing() -> None:
     assert secret == Secret("word")
     with pytest.raises(ValueError, match="not empty"):
         Secret.parse("")
+
+
+SENDABLE = ["sk-1_2.3~4+5/6==", "two words", "word\n", "\tword\r\n"]
+NOT_SENDABLE = ["s\nx", "s\r\nx", "s\tx", "s\x00", "s\x7fx", "s\x85x", "sé", "s€", "s\ud800", "\u3000s"]
+
+
+@pytest.mark.parametrize("text", SENDABLE)
+def test_a_secret_that_can_be_sent(text: str) -> None:
+    assert Secret.parse(text).reveal() == text.strip()
+    assert secret_of_environment("KEY", {"KEY": text}) == Secret.parse(text)
+
+
+@pytest.mark.parametrize("text", NOT_SENDABLE)
+def test_a_secret_that_no_header_can_hold(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^printable ASCII text; character \d+ is ") as refused:
+        Secret.parse(text)
+    assert text not in str(refused.value)
+    with pytest.raises(
+        ConfigError, match=r"^environment variable KEY: expected printable ASCII text; character \d+ is"
+    ):
+        secret_of_environment("KEY", {"KEY": text})
+
+
+@pytest.mark.parametrize("environ", [{}, {"KEY": ""}, {"KEY": " \n"}])
+def test_a_secret_that_is_not_set(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="environment variable KEY is not set, or empty; export it"):
+        secret_of_environment("KEY", environ)

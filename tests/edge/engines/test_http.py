@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import ssl
 
 import aiohttp
@@ -8,8 +10,9 @@ import msgspec
 import pytest
 import trustme
 from aiohttp import web
+from aiohttp.client_reqrep import ConnectionKey
 
-from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble, if_there
+from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble, connect_reason, if_there
 
 
 class Pong(msgspec.Struct):
@@ -44,7 +47,7 @@ async def test_without_a_key_the_message_says_what_to_give(make_engine, session)
     trouble, message = await trouble_of(EngineHttp(session, engine.url).get_json("/a", Pong))
 
     assert trouble is Trouble.KEY_REFUSED
-    assert "`api_key`" in message
+    assert "give the engine's api_key_env (or api_key)" in message
 
 
 async def test_a_redirect_is_not_followed(make_engine, session):
@@ -98,7 +101,9 @@ async def test_a_hanging_engine_is_given_up(make_engine, session):
 async def test_nobody_listens(session, unused_tcp_port):
     http = EngineHttp(session, f"http://127.0.0.1:{unused_tcp_port}")
 
-    with pytest.raises(EngineCallError, match="cannot connect") as caught:
+    with pytest.raises(
+        EngineCallError, match=r"cannot connect to http://127\.0\.0\.1:\d+: connection refused$"
+    ) as caught:
         await http.get("/a")
 
     assert caught.value.trouble is Trouble.UNREACHABLE
@@ -141,7 +146,34 @@ async def test_https_with_a_private_authority(make_engine, session):
 
     trouble, message = await trouble_of(EngineHttp(session, engine.url).get("/a"))
     assert trouble is Trouble.UNREACHABLE
-    assert "certificate" in message.lower()
+    assert "its certificate is not trusted (" in message
+    assert "control-plane.engine_tls.ca" in message
+    assert "ssl:" not in message
+
+
+async def test_https_where_plain_http_is_spoken(make_engine, session):
+    engine = await make_engine({"/a": {"n": 1}})
+
+    trouble, message = await trouble_of(EngineHttp(session, engine.url.replace("http:", "https:")).get("/a"))
+
+    assert trouble is Trouble.UNREACHABLE
+    assert "no TLS connection comes about" in message
+    assert "ssl:" not in message
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "connection refused"),
+        (OSError("Multiple exceptions: [a], [b]"), "multiple exceptions: [a], [b]"),
+        (socket.gaierror(-2, "Name or service not known"), "name or service not known"),
+        (ssl.SSLError(1, "no TLS at all"), "no TLS connection comes about"),
+    ],
+)
+def test_why_a_connection_fails_is_told_without_wrapping(cause, reason):
+    key = ConnectionKey("127.0.0.1", 1, False, True, None, None, None)
+
+    assert connect_reason(aiohttp.ClientConnectorError(key, cause)).startswith(reason)
 
 
 async def test_if_there_tells_no_such_route_from_no_answer(make_engine, session):

@@ -142,6 +142,6 @@ def profile(name: str) -> Profile:
     found = _BY_NAME.get(name)
     if found is None:
         near = difflib.get_close_matches(name, _BY_NAME, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"profile {name!r} is not known{hint} Known profiles: {', '.join(_BY_NAME)}")
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ConfigError(f"profile {name!r} is not known{hint} Known: {', '.join(_BY_NAME)}")
     return found

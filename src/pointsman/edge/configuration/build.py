@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
@@ -76,6 +77,8 @@ def convert_scalar(value: object, kind: Any, where: str) -> Any:
     member = next(m for m in union_members(bare) if m is not type(None))
     if member in PARSED_TYPES:
         return _parse(value, member, kind, where)
+    if isinstance(value, str) and any(unicodedata.category(c) == "Cc" for c in value):
+        raise ConfigError(f"{where}: expected text without line breaks and other control characters, not {value!r}")
     try:
         return msgspec.convert(value, Annotated[member, meta], strict=True)
     except msgspec.ValidationError:

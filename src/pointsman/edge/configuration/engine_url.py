@@ -21,6 +21,8 @@ class EngineUrl(str):
         if not isinstance(value, str) or not value.strip():
             raise ValueError(cls.expected)
         text = value.strip()
+        if not (text.isascii() and text.isprintable()):
+            raise ValueError(f"{cls.expected}, in printable ASCII (an international name in its xn-- form)")
         try:
             parts = urlsplit(text)
             port = parts.port

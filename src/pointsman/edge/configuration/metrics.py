@@ -18,7 +18,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     collect_gpu_utilization: Annotated[bool, Meta(description="Utilization of each engine's GPUs.")] = False
 
-    not_built: ClassVar[Mapping[str, str]] = {"export_interval": "pushing metrics; /metrics is read instead"}
+    not_built: ClassVar[Mapping[str, str]] = {
+        "export_interval": "pushing metrics (who collects them reads /metrics of the admin port at will)"
+    }
     not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
         "collect_gpu_utilization": {True: "reading GPUs"},
     }

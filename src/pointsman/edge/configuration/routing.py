@@ -12,8 +12,6 @@ from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.route_key import RouteKey
 
-AUTO = "auto"
-
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
     """Who decides, and by what."""
@@ -22,9 +20,10 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="Name of the policy (`pointsman policies` lists them); `auto` is `prefix`.",
+            description="Name of the policy (`pointsman policies` lists them); `auto` is `kv` where an engine's KV "
+            "events can be relied on and `prefix` elsewhere.",
         ),
-    ] = AUTO
+    ] = "auto"
     route_key: Annotated[
         RouteKey | None, Meta(description="What says that requests belong together; the policy `session` needs it.")
     ] = None
@@ -40,7 +39,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     preempt_enabled: Annotated[bool, Meta(description="Let urgent requests interrupt others.")] = False
 
     not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
-        "policy": {"kv": "routing by KV events", "cost": "routing by predicted time"},
+        "policy": {"cost": "routing by predicted time"},
         "preempt_enabled": {True: "preemption"},
         "fallback_to_local": {False: "remote prefill, without which there is nothing to fall back from"},
     }
@@ -48,8 +47,3 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.policy == "session" and self.route_key is None:
             raise KeyConflictError("policy", f"session needs routing.route_key: {RouteKey.expected}")
-
-    @property
-    def policy_name(self) -> str:
-        """The policy with `auto` resolved."""
-        return "prefix" if self.policy == AUTO else self.policy

@@ -1,8 +1,15 @@
-"""Secret: a value that must never be printed."""
+"""Secret: a value that must never be printed, and that a header can hold."""
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Mapping
 from typing import ClassVar, final
+
+from pointsman.core.model.errors import ConfigError
+
+_AROUND = " \t\r\n"
+"""White space around a key is an accident of files and shells."""
 
 
 @final
@@ -18,10 +25,18 @@ class Secret:
 
     @classmethod
     def parse(cls, value: object) -> Secret:
-        """Take a text. Raises ValueError if it is none, or empty; the message doesn't repeat it."""
-        if not isinstance(value, str) or not value.strip():
+        """Take a text, without white space around it. Raises ValueError, which doesn't repeat it.
+
+        Refused is what an `Authorization` header can't hold, or what servers read in different ways: line breaks, other
+        control characters, and what is not ASCII.
+        """
+        if not isinstance(value, str) or not value.strip(_AROUND):
             raise ValueError(cls.expected)
-        return cls(value.strip())
+        text = value.strip(_AROUND)
+        for position, character in enumerate(text, 1):
+            if not (character.isascii() and character.isprintable()):
+                raise ValueError(f"printable ASCII text; character {position} is {_kind(character)}")
+        return cls(text)
 
     def reveal(self) -> str:
         """The text itself."""
@@ -35,3 +50,19 @@ class Secret:
 
     def __repr__(self) -> str:
         return "***"
+
+
+def secret_of_environment(variable: str, environ: Mapping[str, str]) -> Secret:
+    """The secret that `api_key_env` names. Raises ConfigError that names the variable and never holds its value."""
+    if not environ.get(variable, "").strip(_AROUND):
+        raise ConfigError(f"environment variable {variable} is not set, or empty; export it or remove api_key_env")
+    try:
+        return Secret.parse(environ[variable])
+    except ValueError as error:
+        raise ConfigError(f"environment variable {variable}: expected {error}; export it anew") from None
+
+
+def _kind(character: str) -> str:
+    if character in "\r\n":
+        return "a line break"
+    return "a control character" if unicodedata.category(character) == "Cc" else "not ASCII"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
+import socket
 import ssl
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -18,6 +20,10 @@ T = TypeVar("T")
 
 MAX_BODY_BYTES = 4 << 20
 """vLLM's own description of its routes is 0.3 MB, metrics of 8 ranks with all histograms 0.5 MB."""
+
+
+_NO_KEY = "it wants a key; give the engine's api_key_env (or api_key) in execution-group.nodes"
+_WRONG_KEY = "the key given for it is wrong; correct the engine's api_key_env (or api_key)"
 
 
 class Trouble(enum.Enum):
@@ -113,7 +119,7 @@ class EngineHttp:
             return
         what = f"{method} {self.url}{path} answered {status}"
         if status in (401, 403):
-            hint = "the key given for it is wrong" if self._headers else "it wants a key; give the engine's `api_key`"
+            hint = _WRONG_KEY if self._headers else _NO_KEY
             raise EngineCallError(Trouble.KEY_REFUSED, f"{what}: {hint}")
         if status in (404, 405, 501):
             raise EngineCallError(Trouble.NOT_THERE, what)
@@ -143,7 +149,9 @@ class EngineHttp:
             message = f"{method} {url} was not answered within {self._timeout_s:g} s"
             raise EngineCallError(Trouble.TIMED_OUT, message) from None
         except aiohttp.ClientConnectorError as error:
-            raise EngineCallError(Trouble.UNREACHABLE, f"cannot connect to {self.url}: {error}") from None
+            raise EngineCallError(
+                Trouble.UNREACHABLE, f"cannot connect to {self.url}: {connect_reason(error)}"
+            ) from None
         except (aiohttp.InvalidURL, UnicodeError) as error:
             raise EngineCallError(Trouble.UNREACHABLE, f"{url!r} is no URL that can be called: {error}") from None
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
@@ -162,6 +170,33 @@ class EngineHttp:
                 message = f"{method} {url} answered more than {self._max_body_bytes} bytes"
                 raise EngineCallError(Trouble.MALFORMED, message)
         return bytes(content)
+
+
+def connect_reason(error: aiohttp.ClientConnectorError) -> str:
+    """Why a connection could not be made, without what aiohttp wraps around the reason."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return _certificate_reason(error.certificate_error)
+    cause = error.os_error
+    if isinstance(cause, ssl.SSLError):
+        return (
+            f"no TLS connection comes about ({getattr(cause, 'reason', None) or cause}); https:// may be http:// there"
+        )
+    if isinstance(cause, socket.gaierror) or not cause.errno:
+        return _small(cause.strerror or str(cause))
+    return _small(os.strerror(cause.errno))
+
+
+def _certificate_reason(error: Exception) -> str:
+    detail = getattr(error, "verify_message", "") or str(error)
+    return (
+        f"its certificate is not trusted ({_small(detail)}); name the PEM file of the authority that signed it (or of "
+        "the certificate itself, if it is self-signed) in control-plane.engine_tls.ca"
+    )
+
+
+def _small(text: str) -> str:
+    """A system's message as a part of a sentence: `Connection refused` to `connection refused`."""
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
 NOT_SUCH_AN_ENGINE = frozenset(
