@@ -173,6 +173,14 @@ class TestCachedTokens:
         ledger.apply(ev.Failed("r", 1, "broke"))
         assert ledger.view(make_request("s", TEXT)).column(Column.CACHED_TOKENS).tolist() == [0]
 
+    def test_a_prompt_that_was_refused_does_not_count_and_nobody_failed(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a")
+        send(ledger, make_request("r", TEXT), A)
+        ledger.apply(ev.Refused("r", 1, 400))
+        assert ledger.view(make_request("s", TEXT)).column(Column.CACHED_TOKENS).tolist() == [0]
+        totals = ledger.snapshot().workers[0].totals
+        assert (totals.refused, totals.failed, totals.finished) == (1, 0, 0)
+
     def test_other_models_and_lost_workers_share_nothing(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a", models=("m", "other"))
         send(ledger, make_request("r", TEXT), A)
@@ -205,6 +213,16 @@ class TestCachedTokens:
 
 
 class TestForeignLoad:
+    def test_our_own_sequences_are_not_foreign(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a")
+        send(ledger, make_request("r", sequences=64), A)
+        for at_ms in (0, 5):
+            ledger.apply(ev.MetricsRead(A, at_ms, running=60, waiting=4))
+        assert ledger.snapshot().workers[0].foreign == 0
+        assert ledger.view(make_request()).load.tolist() == [64]
+        answer(ledger, "r")
+        assert ledger.view(make_request()).load.tolist() == [0]
+
     def test_old_readings_are_not_believed_for_ever(self, make_ledger) -> None:
         ledger = make_ledger("a")
         for at_ms in (0, 5):

@@ -87,10 +87,15 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # ---- requests
 
-    @rule(text=st.sampled_from([b"", b"x" * 64, b"x" * 160, b"y" * 100]), tokens=st.integers(0, 200))
-    def admit(self, text: bytes, tokens: int) -> None:
+    @rule(
+        text=st.sampled_from([b"", b"x" * 64, b"x" * 160, b"y" * 100]),
+        tokens=st.integers(0, 200),
+        sequences=st.integers(1, 4),
+    )
+    def admit(self, text: bytes, tokens: int, sequences: int) -> None:
         self.count += 1
-        request = Request(f"r{self.count}", "m", self.now, tokens, text_block_keys(text, 16, 0))
+        keys = text_block_keys(text, 16, 0)
+        request = Request(f"r{self.count}", "m", self.now, tokens, keys, sequences=sequences)
         self.ledger.apply(ev.Admitted(request, self.now))
         self.flights[request.id] = Naive(request)
 
@@ -130,7 +135,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.apply(ev.AttemptFailed(flight.request.id, self.now, "test", unreachable))
         flight.worker = flight.incarnation = None
 
-    @rule(data=st.data(), how=st.sampled_from(["finished", "failed", "cancelled"]))
+    @rule(data=st.data(), how=st.sampled_from(["finished", "refused", "failed", "cancelled"]))
     def end(self, data: st.DataObject, how: str) -> None:
         flight = self.pick(data, at_worker=True)
         if flight is not None:
@@ -147,6 +152,8 @@ class LedgerMachine(RuleBasedStateMachine):
         event: ev.Event = ev.Cancelled(request_id, self.now)
         if how == "finished":
             event = ev.Finished(request_id, self.now, 100, 10, 5)
+        elif how == "refused":
+            event = ev.Refused(request_id, self.now, 400)
         elif how == "failed":
             event = ev.Failed(request_id, self.now, "test")
         self.ledger.apply(event)
@@ -161,6 +168,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for worker in snapshot.workers:
             mine = [f for f in self.flights.values() if f.incarnation == self.fleet.live[worker.id]]
             assert worker.running == len(mine)
+            assert worker.sequences == sum(f.request.sequences for f in mine)
             assert worker.prefill_tokens == sum(f.prefill for f in mine)
             assert worker.kv_tokens == sum(f.kv for f in mine)
         assert self.ledger.waiting == sum(f.worker is None for f in self.flights.values())
@@ -174,7 +182,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def every_ending_is_counted_once(self) -> None:
         totals = self.ledger.snapshot().totals
-        assert totals.finished + totals.failed + totals.cancelled == self.ended
+        assert totals.finished + totals.refused + totals.failed + totals.cancelled == self.ended
 
     def teardown(self) -> None:
         for flight in list(self.flights.values()):

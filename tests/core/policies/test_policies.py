@@ -13,12 +13,15 @@ from pointsman.core.model.plan import Reject
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import WorkerSpec, worker_id
+from pointsman.core.policies.kv import NOT_EXACT
+from pointsman.core.policies.load_price import LOAD_TOKENS
 from pointsman.core.policies.policy import NO_TIMING
-from pointsman.core.policies.registry import AUTO, PolicyRegistry
+from pointsman.core.policies.registry import PolicyRegistry
 
 REGISTRY = PolicyRegistry()
-NAMES = [name for name in REGISTRY.names() if name != AUTO]
+NAMES = REGISTRY.names()
 REQUEST = Request("r", "m", 0.0, 100)
+LONG = Request("r", "m", 0.0, 1000)
 
 
 def decide(name: str, view: FleetView, request: Request = REQUEST, seed: int = 0):
@@ -157,21 +160,26 @@ class TestSession:
 
 class TestPrefix:
     def test_takes_the_best_match_within_the_guard(self) -> None:
-        view = FleetView.of(["a/0", "b/0", "c/0"], cached_tokens=[10, 80, 40], running=[0, 5, 0])
-        assert decide("prefix", view).worker == "b/0"
+        view = FleetView.of(["a/0", "b/0", "c/0"], cached_tokens=[10, 980, 40], running=[0, 5, 0])
+        assert decide("prefix", view, LONG).worker == "b/0"
 
     def test_leaves_a_match_that_is_too_busy(self) -> None:
         view = FleetView.of(["a/0", "b/0", "c/0"], cached_tokens=[0, 90, 40], running=[0, 20, 0])
         decision = decide("prefix", view)
         assert decision.worker == "c/0"
-        assert decision.terms["over_guard"].tolist() == [0, 1, 0]
+        assert decision.terms["load_price_tokens"].tolist() == [0, 20 * LOAD_TOKENS + 100 * (20 - 22 / 3 - 4), 0]
+
+    def test_a_short_common_beginning_does_not_draw_everybody_to_one_worker(self, make_ledger, make_request) -> None:
+        requests = [make_request(f"r{i}", b"s" * 320 + bytes([i]) * 160) for i in range(12)]
+        counts = Counter(drive("prefix", make_ledger("a", "b"), requests))
+        assert set(counts.values()) == {6}
 
     def test_equal_matches_go_to_the_less_loaded(self) -> None:
         view = FleetView.of(["a/0", "b/0"], cached_tokens=[50, 50], running=[2, 1])
         assert decide("prefix", view).worker == "b/0"
 
     def test_siblings_of_a_burst_land_together_and_strangers_spread(self, make_ledger, make_request) -> None:
-        texts = [bytes([65 + g]) * 320 for g in range(3)]
+        texts = [bytes([65 + g]) * 8000 for g in range(3)]
         requests = [make_request(f"{g}-{i}", texts[g]) for i in range(4) for g in range(3)]
         chosen = drive("prefix", make_ledger("a", "b", "c"), requests)
         for group in range(3):
@@ -196,10 +204,38 @@ def _spec(engine: str):
     return WorkerSpec(worker_id(engine), f"http://{engine}", "vllm", ("m",))
 
 
-class TestRegistry:
-    def test_auto_is_prefix_for_now(self) -> None:
-        assert REGISTRY.get("auto").name == "prefix"
+class TestKv:
+    def test_counts_what_is_left_to_compute_and_what_waits_before(self) -> None:
+        view = FleetView.of(
+            ["a/0", "b/0", "c/0"], cached_tokens=[900, 0, 0], prefill_tokens=[2000, 0, 500], exact=[1, 1, 1]
+        )
+        decision = decide("kv", view, LONG)
+        assert decision.worker == "b/0"
+        assert decision.scores.tolist() == [2100, 1000, 1500]
 
+    def test_terms_add_up_to_the_score(self) -> None:
+        view = FleetView.of(
+            ["a/0", "b/0"], cached_tokens=[900, 0], offloaded_tokens=[0, 800], prefill_tokens=[50, 7], running=[9, 1]
+        )
+        decision = decide("kv", view, LONG)
+        parts = ("new_tokens", "waiting_tokens", "load_price_tokens")
+        assert sum(decision.terms[name] for name in parts).tolist() == decision.scores.tolist()
+        assert decision.terms["new_tokens"].tolist() == [100, 1000 - 0.75 * 800]
+
+    def test_it_says_when_it_had_to_guess(self) -> None:
+        view = FleetView.of(["a/0", "b/0"], cached_tokens=[900, 0], exact=[0, 1])
+        assert decide("kv", view, LONG).note == NOT_EXACT
+        view = FleetView.of(["a/0", "b/0"], cached_tokens=[900, 0], exact=[1, 0])
+        assert decide("kv", view, LONG).note is None
+
+
+class TestAuto:
+    def test_is_kv_where_anybody_can_be_relied_on_and_prefix_elsewhere(self) -> None:
+        assert decide("auto", FleetView.of(["a/0", "b/0"], exact=[0, 1])).policy == "kv"
+        assert decide("auto", FleetView.of(["a/0", "b/0"])).policy == "prefix"
+
+
+class TestRegistry:
     def test_an_unknown_name_is_answered_with_the_nearest_and_all(self) -> None:
         with pytest.raises(PolicyError, match=r"did you mean 'round_robin'.*least_loaded"):
             REGISTRY.get("round-robin")

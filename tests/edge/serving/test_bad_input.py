@@ -111,7 +111,17 @@ async def test_a_policy_that_breaks_its_contract_is_a_500_and_leaks_nothing(flee
     fleet.frontend.policy.policy = Broken()
     answer = await fleet.chat()
     assert answer.status == 500
+    assert json.loads(answer.body)["error"]["code"] == "policy_failed"
     assert "oops" not in answer.body.decode()
     assert engine.requests == []
     assert fleet.frontend.ledger.snapshot().totals.failed == 1
     fleet.at_rest()
+
+
+async def test_requests_without_a_route_are_counted_too(fleet: Fleet) -> None:
+    await fleet.engine("a")
+    await fleet.open(limits=ServerLimits(max_body_bytes=1000))
+    await fleet.ask("/nothing", b"{}")
+    await fleet.ask("/v1/models", b"{}")
+    await fleet.chat(messages=[{"role": "user", "content": "x" * 2000}])
+    assert dict(fleet.frontend.traffic.responses) == {("none", 404): 1, ("none", 405): 1, ("none", 413): 1}

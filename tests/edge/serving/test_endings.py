@@ -170,6 +170,66 @@ class TestEngineIsLost:
             assert json.loads(events[-1].split(b"data: ")[-1])["error"]["code"] == "stream_broken"
             assert events[-1].startswith(b"data: ")
 
+    async def test_a_request_that_may_have_been_read_is_never_sent_again(self, fleet: Fleet) -> None:
+        """Also on a kept connection: it could be the request that kills engines."""
+
+        async def die_later(incoming, responder) -> None:
+            await asyncio.sleep(0.1)
+            responder.abort()
+
+        first, second = await fleet.engine("a"), await fleet.engine("b")
+        await fleet.open(heartbeat_s=60.0)
+        for _ in range(2):
+            assert (await fleet.chat()).status == 200
+        first.answer = second.answer = die_later
+        answer = await fleet.chat()
+        assert answer.status == 502
+        assert len(first.requests) + len(second.requests) == 3
+        fleet.at_rest()
+
+    @pytest.mark.parametrize("status", [500, 503])
+    async def test_an_engine_that_answers_with_its_own_failure_has_failed(self, fleet: Fleet, status: int) -> None:
+        async def fail(incoming, responder) -> None:
+            responder.send(status, JSON, b"{}")
+
+        await fleet.engine("a", answer=fail)
+        await fleet.open(policy="prefix")
+        answer = await fleet.chat(messages=[{"role": "user", "content": "long " * 200}])
+        assert answer.status == status
+        worker = fleet.frontend.ledger.snapshot().workers[0]
+        assert (worker.totals.failed, worker.totals.finished, worker.text_blocks) == (1, 0, 0)
+        fleet.at_rest()
+
+    async def test_an_engine_that_refuses_a_request_has_not_failed(self, fleet: Fleet) -> None:
+        async def refuse(incoming, responder) -> None:
+            responder.send(400, JSON, b"{}")
+
+        await fleet.engine("a", answer=refuse)
+        await fleet.open(policy="prefix")
+        await fleet.chat(messages=[{"role": "user", "content": "long " * 200}])
+        worker = fleet.frontend.ledger.snapshot().workers[0]
+        assert (worker.totals.refused, worker.totals.failed, worker.text_blocks) == (1, 0, 0)
+        fleet.at_rest()
+
+    @pytest.mark.parametrize(
+        ("tail", "defect", "failed"),
+        [(b'data: {"error": {"message": "out of memory"}}\n\n', "error_event", 1), (b"", "no_done", 0)],
+    )
+    async def test_streams_that_end_wrongly_are_counted(
+        self, fleet: Fleet, tail: bytes, defect: str, failed: int
+    ) -> None:
+        async def answer(incoming, responder) -> None:
+            responder.start(200, SSE)
+            responder.write(delta("one") + tail)
+            responder.finish()
+
+        await fleet.engine("a", answer=answer)
+        await fleet.open()
+        assert (await fleet.chat()).body == delta("one") + tail
+        assert dict(fleet.frontend.traffic.stream_errors) == {defect: 1}
+        assert fleet.frontend.ledger.snapshot().totals.failed == failed
+        fleet.at_rest()
+
     async def test_a_stale_idle_connection_is_no_error(self, fleet: Fleet) -> None:
         engine = await fleet.engine("a")
         await fleet.open(heartbeat_s=60.0)
@@ -209,6 +269,34 @@ class TestTimeouts:
         assert fleet.frontend.traffic.stream_errors["timeout"] == 1
         fleet.at_rest()
 
+    async def test_a_client_that_reads_slowly_is_not_an_engine_that_is_late(self, fleet: Fleet) -> None:
+        block = delta("x" * 100_000)
+
+        async def flood(incoming, responder) -> None:
+            flowing = asyncio.Event()
+            flowing.set()
+            responder.on_pause, responder.on_resume = flowing.clear, flowing.set
+            responder.start(200, SSE)
+            for _ in range(120):
+                await flowing.wait()
+                responder.write(block)
+            responder.write(DONE)
+            responder.finish()
+
+        await fleet.engine("a", answer=flood)
+        await fleet.open(timeouts=Timeouts(idle_s=0.1))
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(fleet.frontend.url.rsplit(":", 1)[1]))
+        data = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % len(data) + data)
+        await reader.read(1)
+        await asyncio.sleep(0.5)  # five idle limits during which nothing moves
+        assert (await reader.read(-1)).rstrip().endswith(b"0")
+        writer.close()
+        await writer.wait_closed()
+        assert not fleet.frontend.traffic.stream_errors
+        assert fleet.frontend.ledger.snapshot().totals.finished == 1
+
     @pytest.mark.parametrize("streams", [True, False])
     async def test_total_time(self, fleet: Fleet, streams: bool) -> None:
         async def dribble(incoming, responder) -> None:
@@ -241,7 +329,7 @@ class TestQueueThreshold:
         fleet.at_rest()
 
 
-async def test_stopping_waits_for_what_runs_and_refuses_readiness(fleet: Fleet) -> None:
+async def test_stopping_waits_for_what_runs_takes_nothing_new_and_says_so(fleet: Fleet) -> None:
     go_on = asyncio.Event()
 
     async def wait_then_answer(incoming, responder) -> None:
@@ -256,11 +344,17 @@ async def test_stopping_waits_for_what_runs_and_refuses_readiness(fleet: Fleet) 
     asking = asyncio.create_task(fleet.chat())
     await fleet.until(lambda: engine.running == 1)
     closing = asyncio.create_task(fleet.frontend.close(grace_s=5))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
+    ready = await fleet.ask("/ready", method="GET")
+    assert (ready.status, json.loads(ready.body)["status"]) == (503, "stopping")
+    assert json.loads((await fleet.ask("/health", method="GET", admin=True)).body)["status"] == "stopping"
+    refused = await fleet.chat()
+    assert (refused.status, json.loads(refused.body)["error"]["code"]) == (503, "stopping")
     assert not closing.done()
     go_on.set()
     assert (await asking).body.endswith(DONE)
     await asyncio.wait_for(closing, 2)
+    assert len(engine.requests) == 1
 
 
 async def test_stopping_cuts_what_outlives_the_grace(fleet: Fleet) -> None:

@@ -244,6 +244,8 @@ async def test_passed_through_apis(fleet: Fleet) -> None:
     await fleet.open()
     assert (await fleet.ask("/v1/embeddings", {"model": "m", "input": ["x", "y"]})).status == 200
     assert fleet.frontend.ledger.snapshot().totals.prompt_tokens == 5
+    assert fleet.frontend.traffic.duration_s.count == 1
+    assert fleet.frontend.traffic.ttft_s.count == 0, "a plain answer has no first token to speak of"
     body = {"model": "m", "input": "hi", "stream": True}
     await fleet.ask("/v1/responses", body)
     assert json.loads(engine.requests[1].body) == body

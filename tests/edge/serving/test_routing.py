@@ -182,14 +182,16 @@ class TestAdmin:
     async def test_metrics_hold_the_whole_story(self, fleet: Fleet) -> None:
         await three(fleet)
         await fleet.chat()
+        await fleet.ask("/v1/completions", {"model": "m", "prompt": "x"})
         text = (await fleet.ask("/metrics", method="GET", admin=True)).body.decode()
         for line in (
             'pointsman_requests_total{route="/v1/chat/completions",status="200"} 1.0',
             'pointsman_worker_ready{state="ready",worker="a/0"} 1.0',
             'pointsman_worker_running_requests{worker="a/0"} 0.0',
-            'pointsman_tokens_total{kind="output"} 3.0',
-            "pointsman_ttft_seconds_count 1.0",
-            "pointsman_decision_seconds_count 1.0",
+            'pointsman_tokens_total{kind="output"} 6.0',
+            "pointsman_ttft_seconds_count 2.0",
+            "pointsman_request_duration_seconds_count 2.0",
+            "pointsman_decision_seconds_count 2.0",
             'pointsman_policy_info{policy="round_robin"} 1.0',
         ):
             assert line in text

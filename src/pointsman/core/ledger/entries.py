@@ -15,6 +15,7 @@ class Totals:
 
     dispatched: int = 0
     finished: int = 0
+    refused: int = 0
     failed: int = 0
     cancelled: int = 0
     attempts_failed: int = 0
@@ -33,7 +34,6 @@ class WorkerEntry:
 
     spec: WorkerSpec
     slot: int
-    joined_ms: float
     health: Health = field(default_factory=Health)
     totals: Totals = field(default_factory=Totals)
     in_flight: int = 0
@@ -70,6 +70,8 @@ class Flight:
     """Still counted as prefill on its worker; 0 after the first token."""
     kv_tokens: int = 0
     """Counted as KV in use on its worker."""
+    sequences: int = 0
+    """Counted as running on its worker."""
     sent: Sent = field(default_factory=Sent)
     """What of its prompt was new at the worker."""
     started: bool = False

@@ -1,7 +1,8 @@
 """Events: everything that may change what the ledger holds. Each carries when it happened, in ms of the caller's clock.
 
 The life of a request is `Admitted`, then any number of `Dispatched` … `AttemptFailed`, then for the last attempt
-`Dispatched`, `FirstToken`, `Progress`*, and exactly one of `Finished`, `Failed`, `Cancelled` (these two at any point).
+`Dispatched`, `FirstToken`, `Progress`*, and exactly one of `Finished`, `Refused`, `Failed`, `Cancelled`. The last two
+may come at any point.
 """
 
 from __future__ import annotations
@@ -130,6 +131,15 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The engine would not take it and said so to the client (4xx): nothing was computed, and nobody failed."""
+
+    request_id: str
+    at_ms: float
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """Ended with an error of the engine, the connection or ours."""
 
@@ -214,5 +224,5 @@ class Tick:
 
 WorkerEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerLeft | HealthRead | MetricsRead
 KvEvent = KvFeedChanged | BlocksStored | BlocksRemoved | BlocksCleared
-RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Failed | Cancelled
+RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
 Event = WorkerEvent | KvEvent | RequestEvent | Tick

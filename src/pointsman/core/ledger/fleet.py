@@ -41,7 +41,7 @@ class Fleet:
         if event.spec.id in self._entries:
             self.left(ev.WorkerLeft(event.spec.id, event.at_ms, "replaced"))
         slot = self.table.take_slot()
-        entry = WorkerEntry(event.spec, slot, event.at_ms)
+        entry = WorkerEntry(event.spec, slot)
         self._entries[event.spec.id] = entry
         self._groups.forget()
         self._write_spec(event.spec, slot)
@@ -189,7 +189,8 @@ class Fleet:
             state="ready" if status is Exclusion.NONE else status.name.lower(),
             usable=status is Exclusion.NONE,
             reason=entry.draining or entry.health.reason,
-            running=int(column[Column.RUNNING]),
+            running=entry.in_flight,
+            sequences=int(column[Column.RUNNING]),
             foreign=int(column[Column.FOREIGN]),
             queued=int(column[Column.QUEUED]),
             prefill_tokens=int(column[Column.PREFILL_TOKENS]),
@@ -198,6 +199,7 @@ class Fleet:
             kv_use=entry.kv_use,
             text_blocks=self.caches.text_blocks_held(entry.slot),
             kv=self._kv_snapshot(entry.slot),
+            exact=self.caches.is_exact(entry.slot),
             totals=entry.totals,
         )
 

@@ -56,6 +56,7 @@ class Ledger:
             ev.Progress: self._progress,
             ev.AttemptFailed: self._attempt_failed,
             ev.Finished: self._finished,
+            ev.Refused: self._refused,
             ev.Failed: self._failed,
             ev.Cancelled: self._cancelled,
             ev.Tick: self._tick,
@@ -99,11 +100,6 @@ class Ledger:
     def holds(self, request_id: str) -> bool:
         """True while a request is admitted and not ended."""
         return request_id in self._flights
-
-    def worker_of(self, request_id: str) -> WorkerId | None:
-        """Where a request in flight runs."""
-        flight = self._flights.get(request_id)
-        return flight.entry.id if flight and flight.entry else None
 
     @property
     def in_flight(self) -> int:
@@ -154,7 +150,8 @@ class Ledger:
         entry.totals.dispatched += 1
         self._totals.dispatched += 1
         cells = self._fleet.table.cells
-        cells[Column.RUNNING, entry.slot] += 1
+        flight.sequences = request.sequences
+        cells[Column.RUNNING, entry.slot] += flight.sequences
         cells[Column.PREFILL_TOKENS, entry.slot] += flight.prefill_tokens
         cells[Column.KV_TOKENS, entry.slot] += flight.kv_tokens
         cells[Column.LAST_DISPATCH, entry.slot] = self._sequence
@@ -203,6 +200,10 @@ class Ledger:
                 totals.reported_prompt_tokens += event.prompt_tokens
                 totals.predicted_cached_tokens += flight.cached_tokens
 
+    def _refused(self, event: ev.Refused) -> None:
+        for totals in self._broken_off(event.request_id):
+            totals.refused += 1
+
     def _failed(self, event: ev.Failed) -> None:
         for totals in self._broken_off(event.request_id):
             totals.failed += 1
@@ -229,13 +230,12 @@ class Ledger:
 
     def _release(self, flight: Flight, entry: WorkerEntry) -> None:
         cells = self._fleet.table.cells
-        cells[Column.RUNNING, entry.slot] -= 1
+        cells[Column.RUNNING, entry.slot] -= flight.sequences
         cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
         cells[Column.KV_TOKENS, entry.slot] -= flight.kv_tokens
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] -= 1
-        flight.prefill_tokens = 0
-        flight.kv_tokens = 0
+        flight.prefill_tokens = flight.kv_tokens = flight.sequences = 0
         entry.in_flight -= 1
         self._fleet.released(entry)
 

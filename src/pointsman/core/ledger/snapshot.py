@@ -33,6 +33,9 @@ class WorkerSnapshot:
     usable: bool
     reason: str
     running: int
+    """Requests of ours."""
+    sequences: int
+    """Sequences of ours: a request for n answers is n of them."""
     foreign: int
     queued: int
     prefill_tokens: int
@@ -42,6 +45,8 @@ class WorkerSnapshot:
     text_blocks: int
     """Text blocks that were sent there and may still be cached."""
     kv: KvSnapshot
+    exact: bool
+    """Its own word is used for what it holds."""
     totals: Totals
 
 

@@ -22,7 +22,6 @@ class Request:
     blocks: BlockKeys = NO_KEYS
     token_blocks: Mapping[KeySpec, BlockKeys] = field(default_factory=dict)
     """Keys of the tokenized prompt for each way in which engines of its model cut blocks; empty if it was not."""
-    max_output_tokens: int | None = None
     sequences: int = 1
     """`n`: answers asked for, which the engine decodes side by side."""
     route_key: str | None = None

@@ -51,9 +51,9 @@ class Column(enum.IntEnum):
 
     EXCLUSION = 0
     RUNNING = 1
-    """Requests of ours in flight there."""
+    """Sequences of ours in flight there: engines count a request for n answers as n, too."""
     FOREIGN = 2
-    """Requests there that are not ours, from the engine's own metrics."""
+    """Sequences there that are not ours, from the engine's own metrics."""
     PREFILL_TOKENS = 3
     """Prompt tokens dispatched there, not thought cached, whose first token has not come yet."""
     KV_TOKENS = 4
@@ -96,7 +96,7 @@ class FleetView:
 
     @property
     def load(self) -> NDArray[np.int64]:
-        """Requests in flight, ours and others'."""
+        """Sequences in flight, ours and others'."""
         total: NDArray[np.int64] = self.table[Column.RUNNING] + self.table[Column.FOREIGN]
         return total
 

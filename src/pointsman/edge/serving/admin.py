@@ -25,9 +25,12 @@ class PolicyChange(msgspec.Struct, forbid_unknown_fields=True):
 class AdminServer:
     """`GET /metrics`, `GET /v1/status`, `GET /v1/policies`, `PUT /v1/policy`, `GET /health`."""
 
-    def __init__(self, policy: ActivePolicy, status: Callable[[], Status], collector: Collector) -> None:
+    def __init__(
+        self, policy: ActivePolicy, status: Callable[[], Status], collector: Collector, accepting: Callable[[], bool]
+    ) -> None:
         self._policy = policy
         self._status = status
+        self._accepting = accepting
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._runner: web.AppRunner | None = None
@@ -63,7 +66,7 @@ class AdminServer:
             self._runner = None
 
     async def _health(self, request: web.Request) -> web.Response:
-        return _json({"status": "ok"})
+        return _json({"status": "ok" if self._accepting() else "stopping"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})

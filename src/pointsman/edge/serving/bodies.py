@@ -33,7 +33,8 @@ class BodyFacts:
     """Engines keep the KV cache of such prompts."""
     salt: tuple[bytes, ...] = ()
     """What keeps equal prompts apart."""
-    max_output_tokens: int | None = None
+    ends_with_done: bool = False
+    """Its stream has to end with `data: [DONE]`."""
     sequences: int = 1
 
 
@@ -60,13 +61,7 @@ def read_embedding(body: bytes) -> BodyFacts:
 def read_responses(body: bytes) -> BodyFacts:
     """Body of `/v1/responses`: its streams always end with the usage, nobody has to ask for it."""
     request = parse_responses(body)
-    return BodyFacts(
-        request.model,
-        bool(request.stream),
-        False,
-        _open_ended(request.input),
-        max_output_tokens=request.max_output_tokens,
-    )
+    return BodyFacts(request.model, bool(request.stream), False, _open_ended(request.input))
 
 
 def _generation(request: ChatRequest | CompletionRequest) -> BodyFacts:
@@ -77,7 +72,7 @@ def _generation(request: ChatRequest | CompletionRequest) -> BodyFacts:
         adds_usage=streams and not request.include_usage,
         prompt=prompt_bytes(request),
         salt=prefix_salt(request),
-        max_output_tokens=request.max_output_tokens,
+        ends_with_done=streams,
         sequences=request.sequences,
     )
 

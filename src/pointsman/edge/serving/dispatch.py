@@ -7,14 +7,13 @@ import logging
 import random
 import time
 
-from pointsman.core.ledger.events import Admitted, AttemptFailed, Cancelled, Dispatched, Failed, Finished
+from pointsman.core.ledger.events import Admitted, AttemptFailed, Cancelled, Dispatched, Failed, Finished, Refused
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.decision import Decision
-from pointsman.core.model.errors import PointsmanError
+from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.plan import Reject
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
-from pointsman.core.policies.policy import NO_TIMING
 from pointsman.edge.serving.answers import reasons, send_error
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.engine_head import engine_headers
@@ -22,7 +21,7 @@ from pointsman.edge.serving.engine_links import EngineLink, EngineLinks
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.explain import explanation_header
 from pointsman.edge.serving.policies import ActivePolicy
-from pointsman.edge.serving.relay import Ending, EngineTimeoutError, Relay
+from pointsman.edge.serving.relay import Defect, Ending, EngineTimeoutError, Relay
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.body import ensure_stream_usage
@@ -35,6 +34,8 @@ from pointsman.edge.wire.http1_client import (
 )
 
 MAX_ATTEMPTS = 3
+STALE_WITHIN_S = 0.05
+"""A kept connection that ends this soon after a request was written to it had been closed before."""
 CLIENT_LEFT = 499
 """Status under which requests of clients that left are counted; nobody sees it."""
 
@@ -64,6 +65,7 @@ class Dispatcher:
         self._clock = clock
         self._rng = rng
         self._notes_logged: set[tuple[str, str]] = set()
+        self._loop = asyncio.get_running_loop()
 
     async def run(self, exchange: Exchange) -> None:
         """From admission to the end of the answer. The ledger hears of exactly one ending."""
@@ -86,44 +88,47 @@ class Dispatcher:
         """Only what never reached an engine is tried again: an engine that took a request may be computing it."""
         tried: set[WorkerId] = set()
         while True:
-            decision = self._decide(exchange, tried)
+            try:
+                decision = self._decide(exchange, tried)
+            except PolicyError as error:
+                self._fail(exchange, 500, str(error), code="policy_failed")
+                return
             worker = decision.worker
             if worker is None:
-                self._reject(exchange, decision, tried)
+                self._reject(exchange, decision)
                 return
-            link = self._links.of(worker)
             exchange.attempts += 1
             try:
-                await self._attempt(exchange, worker, link)
+                await self._attempt(exchange, worker, self._links.of(worker))
             except UpstreamConnectError as error:
                 tried.add(worker)
-                self._ledger.apply(
-                    AttemptFailed(exchange.request.id, self._clock(), str(error), unreachable=_refused(error))
-                )
-                self._traffic.retries["connect"] += 1
-                _log.warning("%s: %s; trying another worker", worker, error)
-                if exchange.attempts >= MAX_ATTEMPTS:
-                    self._fail(exchange, 503, f"no engine could be reached, the last was {worker}: {error}")
+                if not self._try_again(exchange, worker, error):
                     return
             else:
                 return
 
+    def _try_again(self, exchange: Exchange, worker: WorkerId, error: UpstreamConnectError) -> bool:
+        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), str(error), unreachable=_refused(error)))
+        if exchange.attempts >= MAX_ATTEMPTS:
+            self._fail(exchange, 503, f"no engine could be reached, the last was {worker}: {error}")
+            return False
+        self._traffic.retries["connect"] += 1
+        _log.warning("%s: %s; trying another worker", worker, error)
+        return True
+
     # ---- deciding
 
     def _decide(self, exchange: Exchange, tried: set[WorkerId]) -> Decision:
-        """Decide and tell the ledger at once: the next decision sees this one."""
+        """Decide and tell the ledger at once: the next decision sees this one. Raises PolicyError."""
         started = time.perf_counter()
         request, ledger = exchange.request, self._ledger
         now_ms = self._clock()
         view = ledger.view(request, tried)
-        decision = self._policy.policy.decide(request, view, NO_TIMING, now_ms, self._rng)
+        decision = self._policy.decide(request, view, now_ms, self._rng)
         worker = decision.worker
         if worker is not None:
-            row = view.workers.index(worker)
-            if view.table[Column.EXCLUSION, row]:
-                reason = Exclusion(int(view.table[Column.EXCLUSION, row])).text
-                raise PointsmanError(f"policy {decision.policy} chose {worker}, which is excluded: {reason}")
-            ledger.apply(Dispatched(request.id, worker, now_ms, int(view.table[Column.CACHED_TOKENS, row])))
+            cached = int(view.table[Column.CACHED_TOKENS, view.workers.index(worker)])
+            ledger.apply(Dispatched(request.id, worker, now_ms, cached))
         self._traffic.decision_s.observe(time.perf_counter() - started)
         if decision.note is not None:
             self._note(decision.policy, decision.note)
@@ -152,11 +157,17 @@ class Dispatcher:
             len(body),
         )
         connection = self._pool.idle_connection(link.origin) or await self._pool.connect(link.origin)
+        sent_s = self._loop.time()
         relay = await self._relayed(exchange, worker, connection, head, body)
-        if _never_taken(relay, connection):
-            # An idle connection that the engine had closed already: nothing was read there, so a new one is safe.
+        if _never_taken(relay, self._loop.time() - sent_s):
             self._traffic.retries["stale_connection"] += 1
-            connection = await self._pool.connect(link.origin, fresh=True)
+            try:
+                connection = await self._pool.connect(link.origin, fresh=True)
+            except UpstreamConnectError as error:
+                # It may have been the request that killed the engine: it must not kill another one.
+                self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), str(error), _refused(error)))
+                self._fail(exchange, 502, f"engine {worker} is gone: {error}")
+                return
             relay = await self._relayed(exchange, worker, connection, head, body)
         self._conclude(exchange, worker, relay)
 
@@ -176,23 +187,31 @@ class Dispatcher:
 
     def _conclude(self, exchange: Exchange, worker: WorkerId, relay: Relay) -> None:
         ending = relay.done.result()
-        if ending is Ending.COMPLETE:
-            self._finished(exchange, relay)
-        elif ending is Ending.BROKEN:
-            reason = "timeout" if isinstance(relay.error, EngineTimeoutError) else "engine_lost"
-            self._traffic.stream_errors[reason] += 1
-            self._traffic.responses[exchange.route, relay.status] += 1
-            self._ledger.apply(Failed(exchange.request.id, self._clock(), str(relay.error)))
-            _log.warning("%s: request %s broke after its first byte: %s", worker, exchange.request.id, relay.error)
-        elif isinstance(relay.error, EngineTimeoutError):
-            self._fail(exchange, 504, f"{relay.error}; it was not sent to another engine, since it was accepted")
+        if ending is Ending.NOTHING_SENT:
+            if isinstance(relay.error, EngineTimeoutError):
+                self._fail(exchange, 504, f"{relay.error}; it was not sent to another engine, since it was accepted")
+            else:
+                self._fail(exchange, 502, f"engine {worker} broke off before answering: {relay.error}")
+            return
+        self._traffic.responses[exchange.route, relay.status] += 1
+        if relay.defect is not None:
+            self._traffic.stream_errors[relay.defect] += 1
+        if ending is Ending.BROKEN or relay.defect == Defect.ERROR_EVENT:
+            self._failed(exchange, worker, f"its stream broke: {relay.error or 'the engine sent an error event'}")
+        elif relay.status >= 500:
+            self._failed(exchange, worker, f"it answered {relay.status}")
+        elif relay.status >= 400:
+            self._ledger.apply(Refused(exchange.request.id, relay.last_ms, relay.status))
         else:
-            self._fail(exchange, 502, f"engine {worker} broke off before answering: {relay.error}")
+            self._finished(exchange, relay)
+
+    def _failed(self, exchange: Exchange, worker: WorkerId, reason: str) -> None:
+        self._ledger.apply(Failed(exchange.request.id, self._clock(), reason))
+        _log.warning("%s: request %s: %s", worker, exchange.request.id, reason)
 
     def _finished(self, exchange: Exchange, relay: Relay) -> None:
         usage = relay.usage
         traffic = self._traffic
-        traffic.responses[exchange.route, relay.status] += 1
         request = exchange.request
         self._ledger.apply(
             Finished(
@@ -203,16 +222,15 @@ class Dispatcher:
                 output_tokens=usage.completion_tokens if usage else relay.events,
             )
         )
-        if relay.status >= 300 or relay.first_ms is None:
-            return
-        if usage is None:
-            traffic.missing_usage += 1
-        traffic.ttft_s.observe((relay.first_ms - request.arrival_ms) / 1000)
+        traffic.missing_usage += usage is None
         traffic.duration_s.observe((relay.last_ms - request.arrival_ms) / 1000)
+        if relay.first_ms is None:
+            return
+        traffic.ttft_s.observe((relay.first_ms - request.arrival_ms) / 1000)
         if relay.events > 2:
             traffic.itl_s.observe((relay.last_ms - relay.first_ms) / 1000 / (relay.events - 1))
 
-    def _reject(self, exchange: Exchange, decision: Decision, tried: set[WorkerId]) -> None:
+    def _reject(self, exchange: Exchange, decision: Decision) -> None:
         plan = decision.plan
         reason = plan.reason if isinstance(plan, Reject) else f"plan {plan} can't be carried out"
         retry_after_ms = plan.retry_after_ms if isinstance(plan, Reject) else None
@@ -246,9 +264,11 @@ class Dispatcher:
         send_error(exchange.responder, status, message, code=code, headers=headers)
 
 
-def _never_taken(relay: Relay, connection: UpstreamConnection) -> bool:
+def _never_taken(relay: Relay, lasted_s: float) -> bool:
+    """A kept connection that turned out to be closed. If it closes later, the request may have been read before."""
     error = relay.error
-    return isinstance(error, UpstreamClosed) and error.reused and not error.received
+    stale = isinstance(error, UpstreamClosed) and error.reused and not error.received
+    return stale and lasted_s < STALE_WITHIN_S
 
 
 def _refused(error: UpstreamConnectError) -> bool:

@@ -20,7 +20,8 @@ class Exchange:
     request: Request
     client_request_id: bytes
     """Echoed to the client and sent to the engine."""
-    streams: bool
+    ends_with_done: bool
+    """Its stream has to end with `data: [DONE]`."""
     adds_usage: bool
     """The client did not ask for the usage event of its stream: we do, and keep it from the client."""
     explain: bool = False

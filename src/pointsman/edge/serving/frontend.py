@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
@@ -19,15 +20,17 @@ from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.intake import Intake, IntakeSettings
 from pointsman.edge.serving.metrics import FrontendCollector
 from pointsman.edge.serving.policies import ActivePolicy, load_registry
-from pointsman.edge.serving.routes import Routes
+from pointsman.edge.serving.routes import NO_ROUTE, Routes
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.status import Status, make_status
 from pointsman.edge.telemetry.traffic import Traffic
+from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.http1_client import UpstreamPool
 from pointsman.edge.wire.http1_server import HttpServer
 from pointsman.edge.wire.listening import listen_error
 
 TICK_S = 1.0
+DRAIN_POLL_S = 0.02
 
 _log = logging.getLogger("pointsman.serving")
 
@@ -45,7 +48,7 @@ class Frontend:
         self._tick_task: asyncio.Task[None] | None = None
         self.traffic = Traffic()
         self.ledger = Ledger(text_block_bytes=settings.text_block_bytes, prefix_ttl_ms=settings.prefix_ttl_s * 1000)
-        self.policy = ActivePolicy(load_registry(), settings.policy)
+        self.policy = ActivePolicy(load_registry(), settings.policy, has_route_key=settings.route_key is not None)
         self.links = EngineLinks()
         self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, ssl_context=settings.engine_tls)
         self._keys = {source.name: source.api_key for source in settings.sources}
@@ -62,8 +65,8 @@ class Frontend:
             self._not_reached,
         )
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: not self._stopping)
-        self._server = HttpServer(routes.handle, settings.limits)
-        self._admin = AdminServer(self.policy, self.status, self._collector())
+        self._server = HttpServer(routes.handle, settings.limits, self._not_http)
+        self._admin = AdminServer(self.policy, self.status, self._collector(), lambda: not self._stopping)
         self._prober = Prober(
             self.emit,
             self._clock,
@@ -92,9 +95,15 @@ class Frontend:
         _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Unready at once; requests in flight get `grace_s` to end, then they are cut."""
+        """Unready at once, and no new work; what is in flight gets `grace_s` to end, then it is cut.
+
+        Until then it goes on listening: a load balancer has to see `/ready` say 503.
+        """
         self._stopping = True
-        await self._server.close(grace_s)
+        deadline_s = time.monotonic() + grace_s
+        while self.ledger.in_flight and time.monotonic() < deadline_s:  # noqa: ASYNC110 - the ledger wakes nobody
+            await asyncio.sleep(DRAIN_POLL_S)
+        await self._server.close()
         await self._prober.close()
         if self._tick_task is not None:
             self._tick_task.cancel()
@@ -125,14 +134,20 @@ class Frontend:
     def status(self) -> Status:
         """The status document."""
         models: dict[str, list[str]] = {model: list(workers) for model, workers in self.ledger.models().items()}
+        fleet = self.ledger.snapshot()
         return make_status(
-            self.ledger.snapshot(),
+            fleet,
             models,
             self._prober.statuses(),
             self.traffic,
             self.policy.configured_name,
-            self.policy.policy.name,
+            self.policy.in_force(any(worker.exact for worker in fleet.workers)),
         )
+
+    def _not_http(self, status: int, message: str) -> bytes:
+        """Body of an answer to what is no proper request."""
+        self.traffic.responses[NO_ROUTE, status] += 1
+        return error_body(status, message)
 
     def _not_reached(self) -> list[str]:
         """Engines of which nobody knows yet what they serve."""
@@ -143,7 +158,7 @@ class Frontend:
             self.ledger.snapshot,
             self.traffic,
             lambda: {"clients": self._server.connections, "engines": self.pool.open_connections},
-            lambda: self.policy.policy.name,
+            lambda: self.policy.configured_name,
             queue_depth=self._settings.collect_queue_depth,
             cache_tokens=self._settings.collect_cache_tokens,
         )

@@ -98,7 +98,7 @@ class FrontendCollector(Collector):
                 (("output",), totals.output_tokens),
             ],
         )
-        yield _gauge(names.INDEXED_BLOCKS, (), [((), fleet.indexed_blocks)])
+        yield _gauge(names.INDEXED_BLOCKS, (), [((), fleet.text_blocks)])
         yield _gauge(names.CONNECTIONS, ("side",), (((side,), n) for side, n in self._connections().items()))
         yield _gauge(names.POLICY, ("policy",), [((self._policy(),), 1)])
 

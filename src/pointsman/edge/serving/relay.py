@@ -38,6 +38,17 @@ class Ending(enum.Enum):
     """It failed after the first byte."""
 
 
+class Defect(enum.StrEnum):
+    """What was wrong with a stream, as metrics name it."""
+
+    ENGINE_LOST = "engine_lost"
+    TIMEOUT = "timeout"
+    ERROR_EVENT = "error_event"
+    """The engine itself sent an error event."""
+    NO_DONE = "no_done"
+    """It ended properly but without `[DONE]`: probably cut short inside the engine."""
+
+
 class EngineTimeoutError(PointsmanError):
     """The engine kept a request waiting beyond a limit."""
 
@@ -57,6 +68,7 @@ class Relay:
         "_ledger",
         "_loop",
         "_next_report",
+        "_paused",
         "_reported_tokens",
         "_scanner",
         "_timeouts",
@@ -90,6 +102,7 @@ class Relay:
         self._first_ms: float | None = None
         self._last_ms = 0.0
         self._last_data_s = 0.0
+        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self.done: asyncio.Future[Ending] = self._loop.create_future()
         self.error: PointsmanError | None = None
@@ -101,7 +114,7 @@ class Relay:
         """Send the request; the answer comes through the callbacks below."""
         self._connection = connection
         responder = self._exchange.responder
-        responder.on_pause, responder.on_resume = connection.pause_reading, connection.resume_reading
+        responder.on_pause, responder.on_resume = self._pause, self._resume
         self._last_data_s = self._loop.time()
         self._arm(self._timeouts.first_byte_s, self._first_byte_late)
         connection.send(head, body, self)
@@ -128,8 +141,20 @@ class Relay:
 
     @property
     def first_ms(self) -> float | None:
-        """When the first byte of the answer's body came."""
+        """When the first event of a stream came; None for a plain answer, which has no first token to speak of."""
         return self._first_ms
+
+    @property
+    def defect(self) -> Defect | None:
+        """What was wrong with a stream that had begun."""
+        if self.error is not None:
+            return Defect.TIMEOUT if isinstance(self.error, EngineTimeoutError) else Defect.ENGINE_LOST
+        scanner = self._scanner
+        if scanner is None:
+            return None
+        if scanner.error:
+            return Defect.ERROR_EVENT
+        return Defect.NO_DONE if self._exchange.ends_with_done and not scanner.done else None
 
     @property
     def last_ms(self) -> float:
@@ -179,8 +204,6 @@ class Relay:
     def on_end(self) -> None:
         """The engine's answer is complete."""
         self._last_ms = self._clock()
-        if self._first_ms is None:
-            self._first_ms = self._last_ms
         if self._scanner is not None:
             rest = self._scanner.flush()
             if rest:
@@ -220,6 +243,19 @@ class Relay:
             self._timer = None
         self._exchange.responder.on_pause = self._exchange.responder.on_resume = None
 
+    # ---- a client that reads slowly: the engine waits with it, and is not late
+
+    def _pause(self) -> None:
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause_reading()
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._last_data_s = self._loop.time()
+        if self._connection is not None:
+            self._connection.resume_reading()
+
     # ---- time limits
 
     def _arm(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -242,7 +278,9 @@ class Relay:
             self._late("the request's total time is over")
             return
         left = self._last_data_s + self._timeouts.idle_s - self._loop.time()
-        if left <= 0:
+        if self._paused:
+            self._arm(self._timeouts.idle_s, self._check_idle)
+        elif left <= 0:
             self._late(f"no byte for {self._timeouts.idle_s:g} s")
         else:
             self._arm(left, self._check_idle)

@@ -32,6 +32,8 @@ GENERATING: dict[str, ReadBody] = {
 """Routes that go to an engine."""
 
 _MODELS = "/v1/models"
+NO_ROUTE = "none"
+"""Under which requests are counted that are for no known route, or are no proper requests."""
 
 
 class Routes:
@@ -68,6 +70,9 @@ class Routes:
             self._not_found(incoming, responder)
 
     async def _generate(self, read_body: ReadBody, incoming: IncomingRequest, responder: Responder) -> None:
+        if not self._accepting():
+            self._error(responder, incoming.path, 503, "the front end is stopping; ask another one", "stopping")
+            return
         try:
             exchange = self._intake.exchange(incoming.path, read_body, incoming, responder, self._loop.time())
         except BadRequest as error:
@@ -123,8 +128,14 @@ class Routes:
 
     def _wrong_method(self, incoming: IncomingRequest, responder: Responder, allowed: str) -> None:
         message = f"{incoming.path} takes {allowed}, not {incoming.method}"
+        self._traffic.responses[NO_ROUTE, 405] += 1
         send_error(responder, 405, message, code="method_not_allowed", headers={b"allow": allowed.encode()})
 
     def _not_found(self, incoming: IncomingRequest, responder: Responder) -> None:
         known = ", ".join([*GENERATING, _MODELS, "/health", "/live", "/ready"])
-        send_error(responder, 404, f"no route {incoming.path}; there are {known}", code="route_not_found")
+        self._error(responder, NO_ROUTE, 404, f"no route {incoming.path}; there are {known}", "route_not_found")
+
+    def _error(self, responder: Responder, route: str, status: int, message: str, code: str) -> None:
+        self._traffic.responses[route, status] += 1
+        headers = {b"retry-after": b"1"} if status == 503 else None
+        send_error(responder, status, message, code=code, headers=headers)

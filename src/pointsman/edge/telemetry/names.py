@@ -16,9 +16,11 @@ class Metric:
 REQUESTS = Metric("pointsman_requests", "Requests by route and status sent to the client; 499: the client left first.")
 RETRIES = Metric("pointsman_retries", "Attempts made again, by reason.")
 FALLBACKS = Metric("pointsman_policy_fallbacks", "Decisions in which a policy could not do what its name says.")
-STREAM_ERRORS = Metric("pointsman_stream_errors", "Answers that broke after their first byte, by reason.")
+STREAM_ERRORS = Metric("pointsman_stream_errors", "Streams that broke, held an error event or had no end, by reason.")
 MISSING_USAGE = Metric("pointsman_missing_usage", "Finished answers in which the engine reported no usage.")
-TTFT = Metric("pointsman_ttft_seconds", "From a request's arrival to the first bytes of its answer.")
+TTFT = Metric(
+    "pointsman_ttft_seconds", "From a request's arrival to the first event of its stream; plain answers have none."
+)
 ITL = Metric("pointsman_itl_seconds", "Mean time between the events of one stream, an observation a stream.")
 DURATION = Metric("pointsman_request_duration_seconds", "From a request's arrival to the end of its answer.")
 DECISION = Metric("pointsman_decision_seconds", "From the fleet's view to the recorded decision.")

@@ -25,7 +25,7 @@ class Traffic:
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(policy, what it did instead of what its name says)."""
     stream_errors: Counter[str] = field(default_factory=Counter)
-    """Answers that broke after their first byte, by reason."""
+    """Streams with a defect, by which: see Defect in serving/relay."""
     missing_usage: int = 0
     """Finished answers in which the engine reported no usage."""
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
