@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pointsman.core.ledger.drift import Drift
 from pointsman.core.ledger.health import Health
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId, WorkerSpec
@@ -36,6 +37,7 @@ class WorkerEntry:
     slot: int
     health: Health = field(default_factory=Health)
     totals: Totals = field(default_factory=Totals)
+    drift: Drift = field(default_factory=Drift)
     in_flight: int = 0
     draining: str | None = None
     gone: bool = False
@@ -66,6 +68,8 @@ class Flight:
     entry: WorkerEntry | None = None
     dispatched_ms: float = 0.0
     cached_tokens: int = 0
+    exact: bool = False
+    """`cached_tokens` is by the worker's own word."""
     prefill_tokens: int = 0
     """Still counted as prefill on its worker; 0 after the first token."""
     kv_tokens: int = 0

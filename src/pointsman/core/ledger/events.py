@@ -90,6 +90,8 @@ class Dispatched:
     worker: WorkerId
     at_ms: float
     cached_tokens: int = 0
+    exact: bool = False
+    """By its own word."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,8 @@ class Fleet:
             kv_use=entry.kv_use,
             text_blocks=self.caches.text_blocks_held(entry.slot),
             kv=self._kv_snapshot(entry.slot),
+            drift=entry.drift.share,
+            drift_reason=entry.drift.reason,
             exact=self.caches.is_exact(entry.slot),
             totals=entry.totals,
         )

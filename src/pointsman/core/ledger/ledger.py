@@ -142,6 +142,7 @@ class Ledger:
         flight.entry = entry
         flight.dispatched_ms = event.at_ms
         flight.cached_tokens = min(event.cached_tokens, request.prompt_tokens)
+        flight.exact = event.exact
         flight.prefill_tokens = request.prompt_tokens - flight.cached_tokens
         flight.kv_tokens = request.prompt_tokens
         flight.started = False
@@ -191,6 +192,8 @@ class Ledger:
         self._end(event.request_id, flight)
         entry.health.token_seen(event.at_ms)
         self._learn_ratio(flight.request, event.prompt_tokens)
+        if event.cached_tokens is not None and event.prompt_tokens is not None:
+            entry.drift.observe(event.prompt_tokens, flight.cached_tokens, event.cached_tokens, flight.exact)
         for totals in (entry.totals, self._totals):
             totals.finished += 1
             totals.output_tokens += event.output_tokens or 0

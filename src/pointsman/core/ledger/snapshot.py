@@ -45,6 +45,9 @@ class WorkerSnapshot:
     text_blocks: int
     """Text blocks that were sent there and may still be cached."""
     kv: KvSnapshot
+    drift: float | None
+    """(predicted − reported cached tokens) / prompt tokens, lately; None before enough was seen."""
+    drift_reason: str | None
     exact: bool
     """Its own word is used for what it holds."""
     totals: Totals

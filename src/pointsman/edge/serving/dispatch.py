@@ -127,8 +127,9 @@ class Dispatcher:
         decision = self._policy.decide(request, view, now_ms, self._rng)
         worker = decision.worker
         if worker is not None:
-            cached = int(view.table[Column.CACHED_TOKENS, view.workers.index(worker)])
-            ledger.apply(Dispatched(request.id, worker, now_ms, cached))
+            row = view.workers.index(worker)
+            cached, exact = int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
+            ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact))
         self._traffic.decision_s.observe(time.perf_counter() - started)
         if decision.note is not None:
             self._note(decision.policy, decision.note)

@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
+from pointsman.core.model.token_keys import GPU
 from pointsman.edge.telemetry import names
 from pointsman.edge.telemetry.histogram import Histogram
 from pointsman.edge.telemetry.names import Metric
@@ -20,6 +21,9 @@ _WORKER_GAUGES: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_RUNNING, lambda w: w.running),
     (names.WORKER_PREFILL, lambda w: w.prefill_tokens),
     (names.WORKER_KV, lambda w: w.kv_tokens),
+    (names.WORKER_KV_CONFIDENCE, lambda w: w.kv.confidence),
+    (names.WORKER_KV_BLOCKS, lambda w: w.kv.blocks.get(GPU, 0)),
+    (names.WORKER_DRIFT, lambda w: w.drift),
 )
 _QUEUE_GAUGES: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_FOREIGN, lambda w: w.foreign),
@@ -98,7 +102,8 @@ class FrontendCollector(Collector):
                 (("output",), totals.output_tokens),
             ],
         )
-        yield _gauge(names.INDEXED_BLOCKS, (), [((), fleet.text_blocks)])
+        indexed = [(("text",), fleet.text_blocks), (("exact",), fleet.exact_blocks)]
+        yield _gauge(names.INDEXED_BLOCKS, ("index",), indexed)
         yield _gauge(names.CONNECTIONS, ("side",), (((side,), n) for side, n in self._connections().items()))
         yield _gauge(names.POLICY, ("policy",), [((self._policy(),), 1)])
 

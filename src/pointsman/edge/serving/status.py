@@ -12,6 +12,18 @@ from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.telemetry.traffic import Traffic
 
 
+class KvStatus(msgspec.Struct):
+    """A worker's KV events, and what they are worth."""
+
+    state: str
+    reason: str
+    confidence: float
+    block_size_tokens: int | None
+    blocks: dict[str, int]
+    """By medium."""
+    orphans: int
+
+
 class WorkerStatus(msgspec.Struct):
     """One worker. Token counts are sums over finished requests whose engine reported cached tokens."""
 
@@ -33,6 +45,10 @@ class WorkerStatus(msgspec.Struct):
     """Reported cached tokens of reported prompt tokens; None before the engine reported any."""
     predicted_cached_tokens: int
     reported_cached_tokens: int
+    drift: float | None
+    """(predicted − reported cached tokens) / prompt tokens, lately."""
+    drift_reason: str | None
+    kv: KvStatus
 
 
 class EngineReport(msgspec.Struct):
@@ -124,6 +140,16 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
         cached_share=_share(totals.reported_cached_tokens, totals.reported_prompt_tokens),
         predicted_cached_tokens=totals.predicted_cached_tokens,
         reported_cached_tokens=totals.reported_cached_tokens,
+        drift=worker.drift,
+        drift_reason=worker.drift_reason,
+        kv=KvStatus(
+            state=str(worker.kv.state),
+            reason=worker.kv.reason,
+            confidence=worker.kv.confidence,
+            block_size_tokens=worker.kv.block_size_tokens,
+            blocks=worker.kv.blocks,
+            orphans=worker.kv.orphans,
+        ),
     )
 
 

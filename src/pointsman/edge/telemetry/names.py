@@ -26,7 +26,9 @@ DURATION = Metric("pointsman_request_duration_seconds", "From a request's arriva
 DECISION = Metric("pointsman_decision_seconds", "From the fleet's view to the recorded decision.")
 IN_FLIGHT = Metric("pointsman_requests_in_flight", "Requests admitted and not ended, by whether a worker has them.")
 TOKENS = Metric("pointsman_tokens", "Tokens of finished requests as engines reported them, by kind.")
-INDEXED_BLOCKS = Metric("pointsman_indexed_blocks", "Distinct prompt blocks thought to be cached somewhere.")
+INDEXED_BLOCKS = Metric(
+    "pointsman_indexed_blocks", "Distinct prompt blocks in the indexes: exact (KV events), text."
+)
 CONNECTIONS = Metric("pointsman_connections", "Open connections, by side.")
 POLICY = Metric("pointsman_policy_info", "The policy in force.")
 
@@ -44,6 +46,14 @@ WORKER_PREDICTED = Metric(
     "pointsman_worker_predicted_cached_tokens", "Prompt tokens thought to be cached at the worker when it was chosen."
 )
 WORKER_REPORTED = Metric("pointsman_worker_reported_cached_tokens", "Prompt tokens that the worker reported as cached.")
+WORKER_KV_CONFIDENCE = Metric(
+    "pointsman_worker_kv_confidence",
+    "What the exact view of the worker's cache is worth, 0 to 1; used from 0.5 on.",
+)
+WORKER_KV_BLOCKS = Metric("pointsman_worker_kv_blocks", "Blocks that the worker's KV events say it holds on the GPU.")
+WORKER_DRIFT = Metric(
+    "pointsman_worker_cache_drift", "Predicted less reported cached tokens as a share of prompt tokens, lately."
+)
 WORKER_PROMPT = Metric(
     "pointsman_worker_prompt_tokens", "Prompt tokens of requests for which the worker reported what was cached."
 )

@@ -1,0 +1,206 @@
+"""KV events in the ledger: what counts as cached, and when an engine's word is relied on."""
+
+from __future__ import annotations
+
+import pytest
+
+from pointsman.core.ledger import events as ev
+from pointsman.core.ledger.events import KvFeedState
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.blocks import text_block_keys
+from pointsman.core.model.request import Request
+from pointsman.core.model.token_keys import GPU, KeySpec, pack_tokens, salt_extra, token_block_keys
+from pointsman.core.model.view import Column
+from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
+
+A, B = worker_id("a"), worker_id("b")
+SPEC = KeySpec(4)
+TEXT = b"0123456789abcdef" * 8
+NUMBERS = {A: 0, B: 1000}
+
+
+def asks(request_id: str = "r", tokens: int = 33, first: int = 0, **fields: object) -> Request:
+    """A tokenized request with text keys beside."""
+    packed = pack_tokens(range(first, first + tokens))
+    extras = {0: salt_extra(str(fields.pop("salt")))} if "salt" in fields else {}
+    blocks = token_block_keys(packed, SPEC, extras=extras)
+    return Request(request_id, "m", 0.0, tokens, text_block_keys(TEXT, 16, 0), {SPEC: blocks}, **fields)  # type: ignore[arg-type]
+
+
+def stored(
+    worker: WorkerId, blocks: int, *, first: int = 0, parent: int | None = None, **fields: object
+) -> ev.BlocksStored:
+    tokens = pack_tokens(range(first, first + 4 * blocks))
+    begin = 0 if parent is None else parent + 1
+    return ev.BlocksStored(worker, 0.0, tuple(range(begin, begin + blocks)), parent, tokens, SPEC, **fields)  # type: ignore[arg-type]
+
+
+def complete(ledger: Ledger, *workers: WorkerId) -> None:
+    for worker in workers:
+        ledger.apply(ev.KvFeedChanged(worker, 0.0, KvFeedState.COMPLETE, "replayed from the start"))
+
+
+def cached(ledger: Ledger, request: Request) -> list[int]:
+    return ledger.view(request).column(Column.CACHED_TOKENS).tolist()
+
+
+def exact(ledger: Ledger, request: Request) -> list[int]:
+    return ledger.view(request).column(Column.EXACT).tolist()
+
+
+class TestExact:
+    def test_is_what_the_engines_say_and_not_what_was_sent(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=4)
+        complete(ledger, A, B)
+        ledger.apply(stored(A, 3))
+        ledger.apply(stored(B, 1))
+        assert cached(ledger, asks()) == [12, 4]
+        assert exact(ledger, asks()) == [1, 1]
+        ledger.apply(ev.BlocksRemoved(A, 1.0, (1,)))
+        assert cached(ledger, asks()) == [4, 4]
+        ledger.apply(ev.BlocksCleared(A, 2.0))
+        assert cached(ledger, asks()) == [0, 4]
+
+    def test_blocks_go_on_from_their_parent(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(stored(A, 2))
+        ledger.apply(stored(A, 2, first=8, parent=1))
+        assert cached(ledger, asks()) == [16]
+
+    def test_the_last_token_is_always_computed(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(stored(A, 8))
+        assert cached(ledger, asks(tokens=32)) == [28]
+        assert cached(ledger, asks(tokens=33)) == [32]
+
+    def test_what_was_just_sent_counts_at_once_and_removals_correct_it(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=4)
+        complete(ledger, A, B)
+        ledger.apply(ev.Admitted(asks("r"), 0))
+        ledger.apply(ev.Dispatched("r", A, 0))
+        assert cached(ledger, asks("s")) == [32, 0]
+        ledger.apply(stored(A, 8))
+        ledger.apply(ev.BlocksRemoved(A, 1.0, tuple(range(2, 8))))
+        assert cached(ledger, asks("s")) == [8, 0]
+
+    def test_what_was_sent_and_failed_does_not_count(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(ev.Admitted(asks("r"), 0))
+        ledger.apply(ev.Dispatched("r", A, 0))
+        ledger.apply(ev.Failed("r", 1, "broke"))
+        assert cached(ledger, asks("s")) == [0]
+
+    def test_what_no_event_confirmed_is_forgotten_after_a_while(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(ev.Admitted(asks("r"), 0))
+        ledger.apply(ev.Dispatched("r", A, 0))
+        ledger.apply(ev.Tick(60_001))
+        assert cached(ledger, asks("s")) == [0]
+
+    def test_other_salts_and_adapters_share_nothing(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(stored(A, 3, extras={0: salt_extra("one")}))
+        assert cached(ledger, asks(salt="one")) == [12]
+        assert cached(ledger, asks(salt="two")) == [0]
+        assert cached(ledger, asks()) == [0]
+        ledger.apply(stored(A, 3, lora_name="adapter"))
+        assert cached(ledger, asks()) == [0]
+
+    def test_tiers_below_the_gpu_are_counted_apart(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(stored(A, 2))
+        ledger.apply(stored(A, 3, first=8, parent=1, medium="cpu"))
+        view = ledger.view(asks())
+        assert view.column(Column.CACHED_TOKENS).tolist() == [8]
+        assert view.column(Column.OFFLOADED_TOKENS).tolist() == [12]
+        ledger.apply(ev.BlocksRemoved(A, 1.0, (0, 1), GPU))
+        assert ledger.view(asks()).column(Column.OFFLOADED_TOKENS).tolist() == [0]
+
+    def test_a_worker_that_left_or_is_unreachable_holds_nothing(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=4)
+        complete(ledger, A, B)
+        ledger.apply(stored(A, 3))
+        ledger.apply(stored(B, 3))
+        ledger.apply(ev.WorkerJoined(WorkerSpec(A, "http://a", "vllm", ("m",), block_size_tokens=4), 1))
+        for at_ms in (20_000, 25_000):
+            ledger.apply(ev.HealthRead(B, at_ms, False, False, "gone"))
+        assert sorted(cached(ledger, asks())) == [0, 0]
+        assert ledger.snapshot().exact_blocks == 0
+
+
+class TestConfidence:
+    def test_without_events_the_approximate_view_is_used(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=4)
+        ledger.apply(ev.Admitted(asks("r"), 0))
+        ledger.apply(ev.Dispatched("r", A, 0))
+        assert exact(ledger, asks("s")) == [0, 0]
+        assert cached(ledger, asks("s")) == [32, 0]
+
+    def test_a_request_that_was_not_tokenized_is_looked_up_by_its_text(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(ev.Admitted(make_request("r", TEXT), 0))
+        ledger.apply(ev.Dispatched("r", A, 0))
+        assert exact(ledger, make_request("s", TEXT)) == [0]
+        assert cached(ledger, make_request("s", TEXT)) == [len(TEXT) // 4 - 1]
+
+    def test_an_orphan_is_not_believed_and_ends_completeness(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(stored(A, 2, parent=77))
+        assert cached(ledger, asks()) == [0]
+        kv = ledger.snapshot().workers[0].kv
+        assert (kv.state, kv.orphans, kv.confidence) == (KvFeedState.PARTIAL, 1, 0.0)
+        assert "parent" in kv.reason
+        assert exact(ledger, asks()) == [0]
+
+    def test_a_partial_view_heals_as_the_cache_turns_over(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4, kv_capacity_tokens=40)
+        ledger.apply(ev.KvFeedChanged(A, 0.0, KvFeedState.PARTIAL, "history lost"))
+        ledger.apply(stored(A, 4))
+        assert (ledger.snapshot().workers[0].kv.confidence, exact(ledger, asks())) == (0.4, [0])
+        ledger.apply(stored(A, 1, first=900))
+        assert exact(ledger, asks()) == [1]
+
+    @pytest.mark.parametrize("state", [KvFeedState.SYNCING, KvFeedState.OFF])
+    def test_feeds_that_are_off_or_syncing_are_not_relied_on(self, make_ledger, state: KvFeedState) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        ledger.apply(stored(A, 3))
+        ledger.apply(ev.KvFeedChanged(A, 1.0, state, "test"))
+        assert exact(ledger, asks()) == [0]
+
+    def test_a_worker_that_announces_more_than_fits_is_begun_anew(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4, kv_capacity_tokens=40)
+        complete(ledger, A)
+        ledger.apply(stored(A, 21))
+        kv = ledger.snapshot().workers[0].kv
+        assert (kv.state, kv.blocks) == (KvFeedState.PARTIAL, {})
+        assert "21" not in kv.reason
+        assert "10 blocks" in kv.reason
+
+
+class TestKeySpecs:
+    def test_are_learned_from_the_engine_and_corrected_by_events(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=16)
+        assert ledger.key_specs("m") == frozenset()
+        complete(ledger, A, B)
+        assert ledger.key_specs("m") == {KeySpec(16)}
+        ledger.apply(stored(A, 1))
+        assert ledger.key_specs("m") == {KeySpec(16), SPEC}
+
+    def test_workers_that_cut_otherwise_are_matched_by_their_own_keys(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b")
+        complete(ledger, A, B)
+        eight = KeySpec(8)
+        packed = pack_tokens(range(33))
+        ledger.apply(stored(A, 3))
+        ledger.apply(ev.BlocksStored(B, 0.0, (0, 1), None, pack_tokens(range(16)), eight))
+        keys = {spec: token_block_keys(packed, spec) for spec in (SPEC, eight)}
+        assert cached(ledger, Request("r", "m", 0.0, 33, token_blocks=keys)) == [12, 16]

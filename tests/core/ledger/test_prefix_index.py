@@ -1,0 +1,138 @@
+"""The exact index against a naive one: a set of (slot, medium, key), and each engine's own names for keys."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pointsman.core.ledger.prefix_index import PrefixIndex
+from pointsman.core.model.token_keys import GPU, BlockHash
+
+SLOTS = range(3)
+MEDIA = (GPU, "cpu")
+CHAINS = st.lists(st.sampled_from("ab"), min_size=1, max_size=6).map("".join)
+SHIFTS = st.sampled_from([0, 1])
+
+
+def keys_of(text: str) -> list[int]:
+    return [hash(text[: i + 1]) & (2**60 - 1) for i in range(len(text))]
+
+
+def hashes_of(slot: int, keys: list[int], shift: int) -> list[BlockHash]:
+    """Engines 0 and 1 use the same hashes, engine 2 its own, in bytes; a shifted engine means other blocks by them."""
+    if slot == 2:
+        return [key.to_bytes(8, "big") for key in keys]
+    return [key + shift for key in keys]
+
+
+class AgainstNaive(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex()
+        self.held: dict[tuple[int, str], set[int]] = {}
+        self.meant: dict[int, dict[BlockHash, int]] = {slot: {} for slot in SLOTS}
+        self.shift = dict.fromkeys(SLOTS, 0)
+
+    @rule(slot=st.sampled_from(SLOTS), medium=st.sampled_from(MEDIA), text=CHAINS, start=st.integers(0, 3))
+    def store(self, slot: int, medium: str, text: str, start: int) -> None:
+        keys = keys_of(text)[start:]
+        hashes = hashes_of(slot, keys, self.shift[slot])
+        mine = self.held.setdefault((slot, medium), set())
+        assert self.index.store(slot, medium, hashes, keys) == len(set(keys) - mine)
+        mine |= set(keys)
+        self.meant[slot].update(zip(hashes, keys, strict=True))
+
+    @rule(slot=st.sampled_from(SLOTS), medium=st.sampled_from(MEDIA), text=CHAINS, last=st.booleans())
+    def remove(self, slot: int, medium: str, text: str, last: bool) -> None:
+        keys = keys_of(text)[-1:] if last else keys_of(text)
+        mine = self.held.setdefault((slot, medium), set())
+        removed = self.index.remove(slot, medium, hashes_of(slot, keys, self.shift[slot]))
+        assert sorted(removed) == sorted(set(keys) & mine)
+        mine -= set(keys)
+
+    @rule(slot=st.sampled_from(SLOTS), shift=SHIFTS)
+    def restart(self, slot: int, shift: int) -> None:
+        """Everything is gone; the new process may use other hashes for the same blocks, or the same for others."""
+        self.index.clear(slot)
+        for medium in MEDIA:
+            self.held.pop((slot, medium), None)
+        self.meant[slot].clear()
+        self.shift[slot] = shift
+
+    @rule(text=CHAINS)
+    def match(self, text: str) -> None:
+        keys = keys_of(text)
+        for medium in MEDIA:
+            matched = self.index.match(keys, medium)
+            for slot in SLOTS:
+                assert matched.get(slot, 0) == self.run(keys, self.held.get((slot, medium), set()))
+        anywhere = self.index.match_any_medium(keys)
+        for slot in SLOTS:
+            union = set().union(*(self.held.get((slot, medium), set()) for medium in MEDIA))
+            assert anywhere.get(slot, 0) == self.run(keys, union)
+
+    @staticmethod
+    def run(keys: list[int], mine: set[int]) -> int:
+        blocks = 0
+        while blocks < len(keys) and keys[blocks] in mine:
+            blocks += 1
+        return blocks
+
+    @invariant()
+    def holds_exactly_what_was_said(self) -> None:
+        for slot in SLOTS:
+            for medium in MEDIA:
+                mine = self.held.get((slot, medium), set())
+                assert self.index.keys(slot, medium) == mine
+                assert self.index.count(slot, medium) == len(mine)
+            for block_hash, key in self.meant[slot].items():
+                held = any(key in self.held.get((slot, medium), set()) for medium in MEDIA)
+                assert self.index.key_of(slot, block_hash) == (key if held else None)
+
+
+AgainstNaive.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestAgainstNaive = AgainstNaive.TestCase
+
+
+def test_what_an_engine_does_not_hold_is_no_parent() -> None:
+    index = PrefixIndex()
+    index.store(0, GPU, [1], [11])
+    assert index.key_of(0, 1) == 11
+    assert index.key_of(1, 1) is None, "another engine's block of that name"
+    index.remove(0, GPU, [1])
+    assert index.key_of(0, 1) is None
+
+
+def test_integers_and_bytes_never_mix() -> None:
+    index = PrefixIndex()
+    index.store(0, GPU, [(1).to_bytes(8, "big")], [11])
+    assert index.remove(0, GPU, [1]) == []
+    assert index.count(0) == 1
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_nothing_grows_when_workers_come_and_go(slots: int) -> None:
+    index = PrefixIndex()
+    rng = random.Random(1)
+    sizes = []
+    for _ in range(6):
+        for slot in range(slots):
+            index.clear(slot)
+            for _ in range(200):
+                hashes = [rng.getrandbits(64) for _ in range(50)]
+                index.store(slot, GPU, hashes, [rng.getrandbits(60) for _ in hashes])
+                index.remove(slot, GPU, hashes[10:])
+        sizes.append((len(index), len(index._key_of), sum(len(shelf.log) for shelf in index._shelves.values())))
+    for distinct, names, logged in sizes:
+        assert distinct == slots * 200 * 10
+        assert names <= 1.25 * distinct + 4096 + 50
+        assert logged <= 2 * distinct + slots * (4096 + 50)
+    for slot in range(slots):
+        index.clear(slot)
+    gc.collect()
+    assert len(index) == 0
