@@ -8,6 +8,7 @@ from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.events import KvFeedState
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.blocks import text_block_keys
+from pointsman.core.model.public_hash import public_seed, sequence_hashes
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, KeySpec, pack_tokens, salt_extra, token_block_keys
 from pointsman.core.model.view import Column
@@ -204,3 +205,39 @@ class TestKeySpecs:
         ledger.apply(ev.BlocksStored(B, 0.0, (0, 1), None, pack_tokens(range(16)), eight))
         keys = {spec: token_block_keys(packed, spec) for spec in (SPEC, eight)}
         assert cached(ledger, Request("r", "m", 0.0, 33, token_blocks=keys)) == [12, 16]
+
+
+class TestWhoHoldsWhat:
+    def test_by_keys_and_by_public_hashes_up_to_each_tier(self) -> None:
+        ledger = Ledger(index_by_hash=True)
+        for worker in (A, B):
+            ledger.apply(ev.WorkerJoined(WorkerSpec(worker, "http://x", "vllm", ("m",), block_size_tokens=4), 0.0))
+        complete(ledger, A, B)
+        ledger.apply(stored(A, 2))
+        ledger.apply(stored(A, 2, first=8, parent=1, medium="cpu"))
+        ledger.apply(stored(B, 1))
+        packed = pack_tokens(range(33))
+        wanted = {A: {"gpu": 8, "cpu": 16}, B: {"gpu": 4, "cpu": 4}}
+        assert ledger.held("m", SPEC, token_block_keys(packed, SPEC).keys) == wanted
+        hashes = sequence_hashes(packed, SPEC, public_seed())
+        assert ledger.held_by_hash("m", SPEC, hashes) == wanted
+        assert ledger.held_by_hash("m", KeySpec(8), hashes) == {}
+        assert ledger.held("other", SPEC, token_block_keys(packed, SPEC).keys) == {}
+
+    def test_salted_blocks_have_no_public_hash(self) -> None:
+        ledger = Ledger(index_by_hash=True)
+        ledger.apply(ev.WorkerJoined(WorkerSpec(A, "http://x", "vllm", ("m",), block_size_tokens=4), 0.0))
+        ledger.apply(stored(A, 1, extras={0: salt_extra("secret")}))
+        ledger.apply(stored(A, 1, first=4, parent=0))
+        assert ledger.held_by_hash("m", SPEC, sequence_hashes(pack_tokens(range(33)), SPEC, public_seed())) == {}
+
+    def test_hashes_are_not_kept_unless_asked_for(self, make_ledger) -> None:
+        assert make_ledger("a").held_by_hash("m", SPEC, [1]) is None
+
+    def test_what_nobody_holds_any_more_is_let_go(self) -> None:
+        ledger = Ledger(index_by_hash=True)
+        ledger.apply(ev.WorkerJoined(WorkerSpec(A, "http://x", "vllm", ("m",), block_size_tokens=4), 0.0))
+        for i in range(300):
+            ledger.apply(stored(A, 50, first=200 * i))
+            ledger.apply(ev.BlocksCleared(A, 0.0))
+        assert len(ledger._fleet.caches._public) <= 4096 + 100

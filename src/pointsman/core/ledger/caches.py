@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from pointsman.core.ledger.entries import Sent
 from pointsman.core.ledger.groups import ModelGroup
 from pointsman.core.ledger.kv_view import CONFIDENT, KvView
 from pointsman.core.ledger.prefix_index import PrefixIndex
+from pointsman.core.ledger.public_hashes import PublicHashes
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, KeySpec, chain, token_seed
@@ -30,11 +31,12 @@ OVER_CAPACITY = 2.0
 class Caches:
     """Three indexes over slots: exact (KV events), on its way (token keys just sent), approximate (text keys sent)."""
 
-    def __init__(self, text_block_bytes: int, prefix_ttl_ms: float) -> None:
+    def __init__(self, text_block_bytes: int, prefix_ttl_ms: float, *, index_by_hash: bool = False) -> None:
         self._text_block_bytes = text_block_bytes
         self._text = ApproxIndex(prefix_ttl_ms)
         self._on_its_way = ApproxIndex(ON_ITS_WAY_MS)
         self._exact = PrefixIndex()
+        self._public = PublicHashes(self._exact.is_held) if index_by_hash else None
         self._views: dict[int, KvView] = {}
         self._capacity_tokens: dict[int, int] = {}
 
@@ -116,6 +118,10 @@ class Caches:
         keys = chain(event.tokens, event.spec, parent, event.extras)
         hashes = event.hashes[: len(keys)]
         view.stored_blocks += self._exact.store(slot, event.medium, hashes, keys[: len(hashes)])
+        if self._public is not None and not event.extras:
+            parent_key = None if event.parent is None else parent
+            self._public.store(parent_key, keys, event.tokens, event.spec, event.lora_name)
+            self._public.clean(len(self._exact))
         self._begin_anew_if_overfull(slot, event)
 
     def removed(self, slot: int, event: ev.BlocksRemoved) -> None:
@@ -161,9 +167,13 @@ class Caches:
         """Blocks that the worker says it holds, by medium."""
         return {medium: self._exact.count(slot, medium) for medium in self._exact.media(slot)}
 
-    def exact_matches(self, blocks: BlockKeys, medium: str = GPU) -> dict[int, int]:
-        """Slot → leading blocks of a prompt that it says it holds in a medium."""
-        return self._exact.match(blocks.keys, medium)
+    def tiers(self, keys: Sequence[int]) -> dict[int, dict[str, int]]:
+        """Slot → medium → leading blocks that it says it holds in the GPU and the tiers up to that medium together."""
+        return self._exact.match_tiers(keys)
+
+    def keys_of_hashes(self, spec: KeySpec, hashes: Sequence[int]) -> list[int] | None:
+        """Keys of the leading public hashes that are known; None when queries by hash are switched off."""
+        return None if self._public is None else self._public.keys(spec, hashes)
 
     @property
     def text_blocks(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,9 @@ METRICS_BELIEVED_MS = 30_000.0
 class Fleet:
     """Workers by id. Those that left with requests in flight keep their slot until the last one ended."""
 
-    def __init__(self, text_block_bytes: int, prefix_ttl_ms: float) -> None:
+    def __init__(self, text_block_bytes: int, prefix_ttl_ms: float, *, index_by_hash: bool = False) -> None:
         self.table = FleetTable()
-        self.caches = Caches(text_block_bytes, prefix_ttl_ms)
+        self.caches = Caches(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
         self._entries: dict[WorkerId, WorkerEntry] = {}
         self._groups = ModelGroups()
 
@@ -119,6 +119,16 @@ class Fleet:
     def key_specs(self, model: str) -> frozenset[KeySpec]:
         """Ways in which prompts for a model have to be cut to be looked up exactly."""
         return self.caches.key_specs(self._group(model))
+
+    def held_tokens(self, model: str, spec: KeySpec, keys: Sequence[int]) -> dict[WorkerId, dict[str, int]]:
+        """Worker → medium → leading tokens that it says it holds up to that tier, for workers that cut blocks so."""
+        group = self._group(model)
+        held: dict[WorkerId, dict[str, int]] = {}
+        for slot, tiers in self.caches.tiers(keys).items():
+            row = group.row_of_slot.get(slot)
+            if row is not None and self.caches.view(slot).spec == spec:
+                held[group.workers[row]] = {medium: n * spec.block_size_tokens for medium, n in tiers.items()}
+        return held
 
     # ---- readings
 

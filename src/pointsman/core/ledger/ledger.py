@@ -6,7 +6,7 @@ flight together with the worker's entry, so that its release hits that entry, ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +29,18 @@ class Ledger:
 
     Args:
         text_block_bytes: size of the blocks that text keys are made of.
+        index_by_hash: answer `held_by_hash`; costs memory for each block that an engine announces.
         prefix_ttl_ms: how long a prompt is thought to stay in a worker's cache when nothing else pushes it out.
     """
 
-    def __init__(self, *, text_block_bytes: int = 128, prefix_ttl_ms: float = DEFAULT_PREFIX_TTL_MS) -> None:
-        self._fleet = Fleet(text_block_bytes, prefix_ttl_ms)
+    def __init__(
+        self,
+        *,
+        text_block_bytes: int = 128,
+        prefix_ttl_ms: float = DEFAULT_PREFIX_TTL_MS,
+        index_by_hash: bool = False,
+    ) -> None:
+        self._fleet = Fleet(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
         self._flights: dict[str, Flight] = {}
         self._waiting = 0
         self._sequence = 0
@@ -84,6 +91,15 @@ class Ledger:
     def key_specs(self, model: str) -> frozenset[KeySpec]:
         """Ways to cut prompts for a model so that they can be looked up exactly; empty: no worker sends KV events."""
         return self._fleet.key_specs(model)
+
+    def held(self, model: str, spec: KeySpec, keys: Sequence[int]) -> dict[WorkerId, dict[str, int]]:
+        """Worker → medium → leading tokens of a prompt that it says it holds in the tiers up to that one."""
+        return self._fleet.held_tokens(model, spec, keys)
+
+    def held_by_hash(self, model: str, spec: KeySpec, hashes: Sequence[int]) -> dict[WorkerId, dict[str, int]] | None:
+        """The same for sequence hashes as other products compute them; None when that is switched off."""
+        keys = self._fleet.caches.keys_of_hashes(spec, hashes)
+        return None if keys is None else self._fleet.held_tokens(model, spec, keys)
 
     def serves(self, model: str) -> bool:
         """True if any worker, usable or not, serves the model."""

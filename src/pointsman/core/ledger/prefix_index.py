@@ -119,6 +119,21 @@ class PrefixIndex:
         media = list(self._holders.values())
         return _leading_runs([reduce(or_, (holders.get(key, 0) for holders in media)) for key in keys])
 
+    def match_tiers(self, keys: Sequence[int]) -> dict[int, dict[str, int]]:
+        """Slot → medium → leading blocks that it holds in the tiers from the GPU up to that one."""
+        found: dict[int, dict[str, int]] = {}
+        masks = [0] * len(keys)
+        for medium in sorted(self._holders, key=_tier):
+            holders = self._holders[medium]
+            masks = [mask | holders.get(key, 0) for mask, key in zip(masks, keys, strict=True)]
+            for slot, blocks in _leading_runs(masks).items():
+                found.setdefault(slot, {})[medium] = blocks
+        return found
+
+    def is_held(self, key: int) -> bool:
+        """Anybody holds it, in any medium."""
+        return any(key in holders for holders in self._holders.values())
+
     @property
     def has_tiers(self) -> bool:
         """Anybody holds anything outside of the GPU."""
@@ -149,7 +164,7 @@ class PrefixIndex:
         if known is None:
             self._key_of[block_hash] = key
         elif known != key:
-            if any(known in holders for holders in self._holders.values()):
+            if self.is_held(known):
                 self._own_key_of.setdefault(slot, {})[block_hash] = key
             else:
                 self._key_of[block_hash] = key  # what it meant before is gone everywhere
@@ -159,8 +174,7 @@ class PrefixIndex:
                 own.pop(block_hash, None)
 
     def _clean_names(self) -> None:
-        live = self._holders.values()
-        self._key_of = {h: key for h, key in self._key_of.items() if any(key in holders for holders in live)}
+        self._key_of = {name: key for name, key in self._key_of.items() if self.is_held(key)}
 
     def _clean_log(self, shelf: _Shelf, holders: dict[int, int], bit: int) -> None:
         shelf.log = array("Q", dict.fromkeys(key for key in shelf.log if holders.get(key, 0) & bit))
@@ -187,6 +201,12 @@ class PrefixIndex:
         if len(self._masks) > 65_536:
             self._masks.clear()
         return self._masks.setdefault(mask, mask)
+
+
+def _tier(medium: str) -> tuple[int, str]:
+    """GPU, then host memory, then disk, then whatever an engine calls its own."""
+    order = {GPU: 0, "cpu": 1, "cpu_pinned": 1, "disk": 2}
+    return order.get(medium, 3), medium
 
 
 def _leading_runs(masks: Sequence[int | None]) -> dict[int, int]:

@@ -33,6 +33,23 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     text_block_bytes: Annotated[
         int, Meta(ge=16, le=65536, description="Bytes of prompt a block key stands for, where tokens are unknown.")
     ] = 128
+    tokenize: Annotated[
+        bool,
+        Meta(
+            description="Tokenize prompts, to look them up among the blocks that engines say they hold; only where an "
+            "engine sends KV events."
+        ),
+    ] = True
+    tokenizers: Annotated[
+        Mapping[str, str],
+        Meta(
+            description="Model name → directory or Hugging Face repository of its tokenizer; default: the model's own "
+            "name, or what the engine says it loaded."
+        ),
+    ] = {}
+    index_by_hash: Annotated[
+        bool, Meta(description="Answer `POST /query_by_hash` on the admin port; costs memory for each block.")
+    ] = False
     fallback_to_local: Annotated[
         bool, Meta(description="If a remote prefill or pull fails, the chosen engine computes itself.")
     ] = True

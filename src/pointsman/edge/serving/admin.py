@@ -10,10 +10,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.registry import Collector
 
 from pointsman.core.model.errors import PolicyError
+from pointsman.edge.serving.indexer import Indexer, IndexerQueryError
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.status import Status
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.listening import listen_error
+
+MAX_BODY_BYTES = 16 * 2**20
+"""A query of the indexer carries a whole prompt's tokens."""
 
 
 class PolicyChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,13 +27,19 @@ class PolicyChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AdminServer:
-    """`GET /metrics`, `GET /v1/status`, `GET /v1/policies`, `PUT /v1/policy`, `GET /health`."""
+    """Metrics, status, policies, health, and the public indexer's queries."""
 
     def __init__(
-        self, policy: ActivePolicy, status: Callable[[], Status], collector: Collector, accepting: Callable[[], bool]
+        self,
+        policy: ActivePolicy,
+        status: Callable[[], Status],
+        indexer: Indexer,
+        collector: Collector,
+        accepting: Callable[[], bool],
     ) -> None:
         self._policy = policy
         self._status = status
+        self._indexer = indexer
         self._accepting = accepting
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
@@ -38,7 +48,7 @@ class AdminServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises EngineError that names the port when it is taken."""
-        app = web.Application(client_max_size=64 * 1024)
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -46,6 +56,8 @@ class AdminServer:
                 web.get("/v1/status", self._get_status),
                 web.get("/v1/policies", self._get_policies),
                 web.put("/v1/policy", self._put_policy),
+                web.post("/query", self._query),
+                web.post("/query_by_hash", self._query_by_hash),
             ]
         )
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
@@ -86,6 +98,19 @@ class AdminServer:
                 status=400, body=error_body(400, str(error), param="policy"), content_type="application/json"
             )
         return await self._get_policies(request)
+
+    async def _query(self, request: web.Request) -> web.Response:
+        return await _answered(request, self._indexer.query)
+
+    async def _query_by_hash(self, request: web.Request) -> web.Response:
+        return await _answered(request, self._indexer.query_by_hash)
+
+
+async def _answered(request: web.Request, answer: Callable[[bytes], dict[str, object]]) -> web.Response:
+    try:
+        return _json(answer(await request.read()))
+    except IndexerQueryError as error:
+        return web.Response(status=400, body=error_body(400, str(error)), content_type="application/json")
 
 
 def _json(value: object) -> web.Response:

@@ -17,6 +17,7 @@ from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.clock import monotonic_ms
 from pointsman.edge.serving.dispatch import Dispatcher
 from pointsman.edge.serving.engine_links import EngineLinks
+from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
 from pointsman.edge.serving.metrics import FrontendCollector
 from pointsman.edge.serving.policies import ActivePolicy, load_registry
@@ -47,7 +48,11 @@ class Frontend:
         self._stopping = False
         self._tick_task: asyncio.Task[None] | None = None
         self.traffic = Traffic()
-        self.ledger = Ledger(text_block_bytes=settings.text_block_bytes, prefix_ttl_ms=settings.prefix_ttl_s * 1000)
+        self.ledger = Ledger(
+            text_block_bytes=settings.text_block_bytes,
+            prefix_ttl_ms=settings.prefix_ttl_s * 1000,
+            index_by_hash=settings.index_by_hash,
+        )
         self.policy = ActivePolicy(load_registry(), settings.policy, has_route_key=settings.route_key is not None)
         self.links = EngineLinks()
         self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, ssl_context=settings.engine_tls)
@@ -66,7 +71,9 @@ class Frontend:
         )
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: not self._stopping)
         self._server = HttpServer(routes.handle, settings.limits, self._not_http)
-        self._admin = AdminServer(self.policy, self.status, self._collector(), lambda: not self._stopping)
+        self._admin = AdminServer(
+            self.policy, self.status, Indexer(self.ledger), self._collector(), lambda: not self._stopping
+        )
         self._prober = Prober(
             self.emit,
             self._clock,

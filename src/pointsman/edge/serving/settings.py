@@ -30,6 +30,7 @@ class FrontendSettings:
     route_key: RouteKey | None = None
     text_block_bytes: int = 128
     prefix_ttl_s: float = 3600.0
+    index_by_hash: bool = False
     heartbeat_s: float = 5.0
     health_check: bool = True
     debug_headers: bool = False
@@ -62,6 +63,7 @@ class FrontendSettings:
             route_key=routing.route_key,
             text_block_bytes=routing.text_block_bytes,
             prefix_ttl_s=routing.prefix_ttl.s,
+            index_by_hash=routing.index_by_hash,
             heartbeat_s=plane.heartbeat_interval.s,
             health_check=plane.health_check_enabled,
             debug_headers=plane.debug_headers,
