@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerChanged, WorkerEvent, WorkerJoined, WorkerLeft
 from pointsman.core.ledger.health import FAILED_PROBES_TO_LOSE
@@ -28,6 +29,16 @@ Clock = Callable[[], float]
 """Now, in ms."""
 
 
+class FactsListener(Protocol):
+    """Hears what engines say of themselves, each time after the ledger has heard of their workers."""
+
+    def engine_known(self, source: WorkerSource, facts: EngineFacts, joined: Collection[WorkerId]) -> None:
+        """An engine was asked what it is; the workers in `joined` just joined, with an empty cache."""
+
+    def engine_left(self, source: WorkerSource) -> None:
+        """An engine and all its workers are gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Health:
     reachable: bool
@@ -47,7 +58,9 @@ class EngineWatch:
         rng: random.Random,
         timing: ProbeTiming,
         health_checks: bool = True,
+        listener: FactsListener | None = None,
     ) -> None:
+        self._listener = listener
         self.source = source
         self._health_checks = health_checks
         self._http = http
@@ -112,6 +125,8 @@ class EngineWatch:
         for worker in self._workers:
             self._emit(WorkerLeft(worker, at_ms, reason))
         self._workers.clear()
+        if self._listener is not None:
+            self._listener.engine_left(self.source)
 
     async def _find(self) -> None:
         try:
@@ -172,9 +187,14 @@ class EngineWatch:
         self._stale = self._restart_seen = False
         if not facts.capabilities.load:
             self._load_unknown = None
-        self._set_workers(facts, reason, restarted=restarted, same_process=same_process)
+        joined = self._set_workers(facts, reason, restarted=restarted, same_process=same_process)
+        if self._listener is not None:
+            self._listener.engine_known(self.source, facts, joined)
 
-    def _set_workers(self, facts: EngineFacts, reason: str, *, restarted: bool, same_process: bool) -> None:
+    def _set_workers(
+        self, facts: EngineFacts, reason: str, *, restarted: bool, same_process: bool
+    ) -> frozenset[WorkerId]:
+        """Tell the ledger; returns the workers that joined."""
         at_ms = self._now_ms()
         specs = [self.source.spec(facts, rank) for rank in facts.ranks]
         wanted = {spec.id: spec for spec in specs}
@@ -183,13 +203,14 @@ class EngineWatch:
         news = [spec for spec in specs if restarted or self._workers.get(spec.id) != spec]
         changed = bool(news) or len(wanted) != len(self._workers)
         known, self._workers = self._workers, wanted
+        joined = frozenset(spec.id for spec in news if not (same_process and spec.id in known))
         for spec in news:
-            changes = same_process and spec.id in known
-            self._emit(WorkerChanged(spec, at_ms) if changes else WorkerJoined(spec, at_ms))
+            self._emit(WorkerJoined(spec, at_ms) if spec.id in joined else WorkerChanged(spec, at_ms))
         if restarted:
             self._readings.clear()
         if changed:
             _log.info("%s %s (%s): %s", self.source.name, reason, self.source.url, facts.describe())
+        return joined
 
     async def _read_health(self, adapter: EngineAdapter) -> _Health:
         if not self._health_checks:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role, WorkerSpec, worker_id
 from pointsman.edge.configuration.engine_url import EngineUrl
+from pointsman.edge.configuration.execution_group import KvEventEndpoints
 from pointsman.edge.engines.detect import adapter_of
 from pointsman.edge.engines.facts import EngineFacts
 
@@ -26,6 +27,7 @@ class WorkerSource:
     models: tuple[str, ...] | None = None
     kind: str | None = None
     kv_capacity_tokens: int | None = None
+    kv_events: KvEventEndpoints | None = None
     api_key: str | None = field(default=None, repr=False)
     """The engine's own key; goes with every call to it and never into a log."""
 

@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 
 from pointsman.core.model.errors import ConfigError
-from pointsman.edge.cluster.engine_watch import Clock, Emit, EngineWatch
+from pointsman.edge.cluster.engine_watch import Clock, Emit, EngineWatch, FactsListener
 from pointsman.edge.cluster.members import WorkerSource, checked
 from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.cluster.timing import ProbeTiming
@@ -24,7 +24,7 @@ class Prober:
 
     `emit` gets ledger events, in order for each engine, on the event loop that `start` ran on. `now_ms` is the clock of
     the events. `ssl_context` is for engines with https; None trusts what the system trusts. Without `health_checks` an
-    engine that was once identified counts as ready for ever.
+    engine that was once identified counts as ready for ever. `listener` hears of engines after the ledger did.
     """
 
     def __init__(
@@ -36,8 +36,10 @@ class Prober:
         timing: ProbeTiming | None = None,
         ssl_context: ssl.SSLContext | None = None,
         health_checks: bool = True,
+        listener: FactsListener | None = None,
     ) -> None:
         self._health_checks = health_checks
+        self._listener = listener
         self._emit = emit
         self._now_ms = now_ms
         self._rng = rng
@@ -71,7 +73,9 @@ class Prober:
             ssl_context=self._ssl_context,
             timeout_s=self._timing.timeout_s,
         )
-        watch = EngineWatch(source, http, self._emit, self._now_ms, self._rng, self._timing, self._health_checks)
+        watch = EngineWatch(
+            source, http, self._emit, self._now_ms, self._rng, self._timing, self._health_checks, self._listener
+        )
         task = asyncio.create_task(watch.run(), name=f"probe {source.name}")
         self._watches[source.name] = (watch, task)
 

@@ -17,6 +17,30 @@ EngineKind = Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"]
 ModelName = Annotated[str, Meta(min_length=1)]
 
 
+class KvEventEndpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an engine's KV events are, if it does not tell so itself or what it tells does not hold here."""
+
+    endpoint: Annotated[
+        str | None,
+        Meta(
+            min_length=1,
+            description="ZMQ endpoint of its first rank, `tcp://host:port` or `ipc://path`; others add to the port.",
+        ),
+    ] = None
+    replay_endpoint: Annotated[
+        str | None, Meta(min_length=1, description="ZMQ endpoint at which missed events are asked for.")
+    ] = None
+    topic: Annotated[str | None, Meta(description="Topic of its events.")] = None
+    bind: Annotated[
+        bool,
+        Meta(description="The engine connects to `endpoint`, which is to be opened here; else it is connected to."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.bind and self.endpoint is None:
+            raise KeyConflictError("bind", "endpoint is missing: name the address to open, such as tcp://*:5557")
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One engine. All but the URL is learned from the engine, unless it is said here."""
 
@@ -42,6 +66,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         Meta(min_length=1, description="Names of models to offer, instead of those that the engine lists."),
     ] = None
     kv_capacity_tokens: Annotated[int | None, Meta(ge=1, description="Tokens that its KV cache holds.")] = None
+    kv_events: Annotated[
+        KvEventEndpoints | None, Meta(description="Where its KV events are; default: what the engine says.")
+    ] = None
     api_key_env: Annotated[
         str | None, Meta(min_length=1, description="Environment variable that holds the key this engine wants.")
     ] = None

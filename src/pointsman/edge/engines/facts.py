@@ -24,6 +24,8 @@ class KvEventSource:
     endpoint: str
     replay_endpoint: str | None = None
     topic: str = ""
+    connects: bool = False
+    """The engine's socket is known to connect there instead of listening."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,13 @@ class _InternalState(msgspec.Struct):
     effective_max_running_requests_per_dp: int | None = None
 
 
+class _EventsDescription(msgspec.Struct):
+    """Newer releases describe their publisher, as far as it is of TCP."""
+
+    publisher: str = "null"
+    block_size: int | None = None
+
+
 class _ServerInfo(msgspec.Struct):
     """What is used of it. It may hold the engine's key too, so it is never printed."""
 
@@ -43,6 +50,7 @@ class _ServerInfo(msgspec.Struct):
     max_total_num_tokens: int | None = None
     enable_cache_report: bool = False
     kv_events_config: str | None = None
+    kv_events: _EventsDescription | None = None
     internal_states: list[_InternalState] | None = None
 
 
@@ -51,6 +59,13 @@ class _EventsConfig(msgspec.Struct):
     endpoint: str = "tcp://*:5557"
     replay_endpoint: str | None = None
     topic: str = ""
+    bind: bool | None = None
+
+    @property
+    def connects(self) -> bool:
+        """SGLang listens at wildcard and ipc endpoints, and connects to all others unless it is told otherwise."""
+        listens = any(mark in self.endpoint for mark in ("*", "::", "0.0.0.0", "ipc://", "inproc://"))
+        return not (listens if self.bind is None else self.bind)
 
 
 class _RankLoad(msgspec.Struct):
@@ -101,7 +116,7 @@ class SglangAdapter:
             lora=models.lora,
             ranks=tuple(range(max(1, info.dp_size))),
             max_context_tokens=info.context_length or models.max_context_tokens,
-            block_size_tokens=info.page_size,
+            block_size_tokens=info.kv_events.block_size or info.page_size if info.kv_events else info.page_size,
             kv_capacity_tokens=info.max_total_num_tokens,
             max_batch=states[0].effective_max_running_requests_per_dp if states else None,
             capabilities=Capabilities(
@@ -184,6 +199,7 @@ def _kv_events(info: _ServerInfo) -> tuple[KvEventSource, ...] | None:
             _port_plus(config.endpoint, rank),
             _port_plus(config.replay_endpoint, rank) if config.replay_endpoint else None,
             config.topic,
+            config.connects,
         )
         for rank in range(max(1, info.dp_size))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -39,11 +40,19 @@ class _Version(msgspec.Struct):
 
 
 class _EventSource(msgspec.Struct):
-    enable_kv_cache_events: bool = False
-    publisher: str | None = None
+    """In a list each says its rank; in a map by rank each says whether it is switched on."""
+
+    data_parallel_rank: int | None = None
+    enable_kv_cache_events: bool = True
+    publisher: str | None = "zmq"
     endpoint: str | None = None
     replay_endpoint: str | None = None
-    topic: str = ""
+    topic: str | None = ""
+
+
+_EventSources = dict[str, _EventSource | None] | list[_EventSource | None]
+# A union is no type to a type checker, but it can be decoded to like one.
+_EVENT_SOURCES = cast("type[_EventSources]", _EventSources)
 
 
 class _Tokens(msgspec.Struct):
@@ -145,18 +154,28 @@ class VllmAdapter:
         return None if answer is None else answer.tokens
 
     async def _kv_events(self, http: EngineHttp) -> tuple[KvEventSource, ...] | None:
-        sources = await if_there(http.get_json("/kv_event_sources", dict[str, _EventSource | None]))
+        sources = await if_there(http.get_json("/kv_event_sources", _EVENT_SOURCES))
         if sources is None:
             return None
+        by_rank = sources if isinstance(sources, dict) else _by_rank(sources)
         return tuple(
-            KvEventSource(int(rank), source.endpoint, source.replay_endpoint, source.topic)
-            for rank, source in sources.items()
+            KvEventSource(int(rank), source.endpoint, source.replay_endpoint, source.topic or "")
+            for rank, source in by_rank.items()
             if source
             and source.enable_kv_cache_events
             and source.publisher == "zmq"
             and source.endpoint
             and rank.isdigit()
         )
+
+
+def _by_rank(sources: list[_EventSource | None]) -> dict[str, _EventSource | None]:
+    """A list's entries by the rank they say, or by their place."""
+    return {
+        str(place if source.data_parallel_rank is None else source.data_parallel_rank): source
+        for place, source in enumerate(sources)
+        if source is not None
+    }
 
 
 def _cache_configs(samples: prometheus.Samples) -> dict[int, _CacheConfig]:

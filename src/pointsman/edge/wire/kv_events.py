@@ -40,21 +40,21 @@ class EventForm(enum.StrEnum):
     """Events as arrays: older vLLM, SGLang."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockStored:
-    """Blocks became reusable. The fields are in the order in which arrays have them."""
+class _StoredFields(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a BlockStored, in the order in which arrays have them."""
 
     block_hashes: tuple[BlockHash, ...]
     parent_block_hash: BlockHash | None
     """Block before the first of these; None = start of a sequence."""
     token_ids: tuple[TokenKey, ...]
     block_size: int
+    """0 with no tokens: the engine only has the hashes at hand, as for tiers below the GPU."""
     lora_id: int | None = None
     medium: str | None = None
     """`GPU` unless an offload tier is meant; None = not said, which means GPU."""
     lora_name: str | None = None
     extra_keys: tuple[tuple[object, ...] | None, ...] | None = None
-    """What else went into each block's hash: multimodal ids, adapter, cache salt."""
+    """What else went into each block's hash: adapter, multimodal ids, cache salt, digests of prompt embeddings."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
@@ -63,9 +63,15 @@ class BlockStored:
     session_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRemoved:
-    """Blocks are gone from one medium."""
+class BlockStored(_StoredFields, frozen=True, gc=False, tag="BlockStored"):
+    """Blocks became reusable."""
+
+    cache_salt: str | None = None
+    """Salt of the whole sequence: newer SGLang, which has no extra keys. Only in maps."""
+
+
+class _RemovedFields(msgspec.Struct, frozen=True, gc=False):
+    """The fields of a BlockRemoved, in the order in which arrays have them."""
 
     block_hashes: tuple[BlockHash, ...]
     medium: str | None = None
@@ -74,8 +80,11 @@ class BlockRemoved:
     ownership: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AllBlocksCleared:
+class BlockRemoved(_RemovedFields, frozen=True, gc=False, tag="BlockRemoved"):
+    """Blocks are gone from one medium."""
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True, gc=False, tag="AllBlocksCleared"):
     """All blocks of this rank are gone."""
 
 
@@ -107,12 +116,47 @@ class EventFrames(NamedTuple):
     payload: bytes
 
 
-_STORED_FIELDS = tuple(BlockStored.__dataclass_fields__)
-_REMOVED_FIELDS = tuple(BlockRemoved.__dataclass_fields__)
+class _StoredArray(_StoredFields, frozen=True, gc=False, array_like=True, tag="BlockStored"):
+    pass
+
+
+class _RemovedArray(_RemovedFields, frozen=True, gc=False, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class _ClearedArray(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="AllBlocksCleared"):
+    pass
+
+
+class _BatchOfMaps(msgspec.Struct, gc=False, array_like=True):
+    ts: float
+    events: tuple[BlockStored | BlockRemoved | AllBlocksCleared, ...]
+    dp_rank: int | None = None
+
+
+class _BatchMap(msgspec.Struct, gc=False):
+    ts: float
+    events: tuple[BlockStored | BlockRemoved | AllBlocksCleared, ...]
+    data_parallel_rank: int | None = None
+    attn_dp_rank: int | None = None
+    dp_rank: int | None = None
+
+
+class _BatchOfArrays(msgspec.Struct, gc=False, array_like=True):
+    ts: float
+    events: tuple[_StoredArray | _RemovedArray | _ClearedArray, ...]
+    dp_rank: int | None = None
+
+
+_STORED_FIELDS = _StoredFields.__struct_fields__
+_REMOVED_FIELDS = _RemovedFields.__struct_fields__
 _REQUIRED = {"BlockStored": 4, "BlockRemoved": 1, "AllBlocksCleared": 0}
 _RANK_KEYS = ("data_parallel_rank", "attn_dp_rank", "dp_rank")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
+_maps_decoder = msgspec.msgpack.Decoder(_BatchOfMaps)
+_arrays_decoder = msgspec.msgpack.Decoder(_BatchOfArrays)
+_batch_map_decoder = msgspec.msgpack.Decoder(_BatchMap)
 
 
 def encode_batch(batch: EventBatch, form: EventForm = EventForm.MAP) -> bytes:
@@ -128,7 +172,46 @@ def encode_batch(batch: EventBatch, form: EventForm = EventForm.MAP) -> bytes:
 
 
 def decode_batch(payload: bytes) -> EventBatch:
-    """Batch of one message, in any form; raises `KvEventError`."""
+    """Batch of one message, in any form; raises `KvEventError`.
+
+    The common forms have typed decoders; what does not fit them (mixed forms, unknown tags, mistakes) goes the long
+    way, which is right for every form and names what is wrong.
+    """
+    for decode in (_maps, _arrays, _batch_map):
+        try:
+            batch = decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if all(event.block_size >= 0 for event in batch.events if isinstance(event, BlockStored)):
+            return batch
+    return _anything(payload)
+
+
+def _maps(payload: bytes) -> EventBatch:
+    raw = _maps_decoder.decode(payload)
+    return EventBatch(raw.ts, raw.events, raw.dp_rank)
+
+
+def _arrays(payload: bytes) -> EventBatch:
+    raw = _arrays_decoder.decode(payload)
+    return EventBatch(raw.ts, tuple(_of_array(event) for event in raw.events), raw.dp_rank)
+
+
+def _batch_map(payload: bytes) -> EventBatch:
+    raw = _batch_map_decoder.decode(payload)
+    ranks = (getattr(raw, key) for key in _RANK_KEYS)
+    return EventBatch(raw.ts, raw.events, next((rank for rank in ranks if rank is not None), None))
+
+
+def _of_array(event: _StoredArray | _RemovedArray | _ClearedArray) -> KvEvent:
+    if isinstance(event, _StoredArray):
+        return BlockStored(*msgspec.structs.astuple(event))
+    if isinstance(event, _RemovedArray):
+        return BlockRemoved(*msgspec.structs.astuple(event))
+    return AllBlocksCleared()
+
+
+def _anything(payload: bytes) -> EventBatch:
     try:
         raw: object = _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -183,6 +266,8 @@ def _event_map(event: KvEvent) -> dict[str, object]:
     for index, (name, value) in enumerate(values):
         if index < required or value is not None:
             body[name] = value
+    if isinstance(event, BlockStored) and event.cache_salt is not None:
+        body["cache_salt"] = event.cache_salt
     return body
 
 
@@ -232,8 +317,8 @@ def _stored(fields: Mapping[str, object]) -> BlockStored:
     if parent is not None and not isinstance(parent, int | bytes):
         raise KvEventError(f"BlockStored.parent_block_hash is an integer, bytes or nil, not {_kind(parent)}")
     size = _integer(fields, "block_size")
-    if size is None or size < 1:
-        raise KvEventError(f"BlockStored.block_size is a positive integer, not {fields.get('block_size')!r}")
+    if size is None or size < 0:
+        raise KvEventError(f"BlockStored.block_size is an integer from 0 on, not {fields.get('block_size')!r}")
     return BlockStored(
         block_hashes=_hashes(fields, "BlockStored"),
         parent_block_hash=parent,
@@ -249,6 +334,7 @@ def _stored(fields: Mapping[str, object]) -> BlockStored:
         locality=_text(fields, "locality"),
         ownership=_text(fields, "ownership"),
         session_id=_text(fields, "session_id"),
+        cache_salt=_text(fields, "cache_salt"),
     )
 
 

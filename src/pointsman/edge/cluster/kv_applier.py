@@ -1,0 +1,134 @@
+"""KvApplier: does the steps of a sequence, in their order: batches are read, translated and told to the ledger."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from pointsman.core.ledger.events import BlocksCleared, KvEvent
+from pointsman.edge.cluster.kv_sequence import Apply, Ask, Clear, Doubt, KvSequence, Step, Syncing
+from pointsman.edge.cluster.kv_source import KvSource
+from pointsman.edge.cluster.kv_standing import KvStanding
+from pointsman.edge.cluster.kv_translate import Fault, KvTranslator
+from pointsman.edge.wire.kv_events import EventBatch, KvEventError, decode_batch
+
+_log = logging.getLogger("pointsman.cluster")
+
+MAX_FAULTS_TOLD = 100
+"""So many different faults are written to the log, each once."""
+
+Clock = Callable[[], float]
+
+
+class KvApplier:
+    """Steps are queued and done bit by bit, so that many of them do not hold up the event loop.
+
+    The view's worth is told only when nothing is queued: never before the batches that it speaks of.
+    """
+
+    def __init__(
+        self,
+        source: KvSource,
+        sequence: KvSequence,
+        emit: Callable[[KvEvent], None],
+        ask: Callable[[Ask], None],
+        now_ms: Clock,
+        wall_s: Clock,
+    ) -> None:
+        self.standing = KvStanding(source.worker, emit, now_ms)
+        self.standing.syncing(f"connecting to {source.endpoint}")
+        self.last_seq: int | None = None
+        self.batches = self.events = self.bytes = self.unusable = 0
+        self.lag_s: float | None = None
+        self._source = source
+        self._sequence = sequence
+        self._emit = emit
+        self._ask = ask
+        self._now_ms = now_ms
+        self._wall_s = wall_s
+        self._translator = KvTranslator(source.worker)
+        self._todo: deque[Step] = deque()
+        self._faults_told: set[str] = set()
+
+    def add(self, steps: Iterable[Step]) -> None:
+        """Queue steps."""
+        self._todo.extend(steps)
+
+    def work(self, end_s: float = float("inf")) -> bool:
+        """Do what is queued until `end_s` of time.perf_counter(); False: there is more."""
+        todo = self._todo
+        while todo:
+            self._do(todo.popleft())
+            if todo and time.perf_counter() > end_s:
+                return False
+        if not self._sequence.syncing:
+            self.standing.settle()
+        return True
+
+    def fault(self, reason: str) -> None:
+        """Something that came is of no use."""
+        self.unusable += 1
+        if reason not in self._faults_told and len(self._faults_told) < MAX_FAULTS_TOLD:
+            self._faults_told.add(reason)
+            _log.warning("KV events of %s: %s", self._source.worker, reason)
+
+    # ---- steps
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Apply):
+            self._apply(step)
+        elif isinstance(step, Syncing):
+            self.standing.syncing(step.reason)
+        elif isinstance(step, Clear):
+            self._clear(step.anew)
+        elif isinstance(step, Ask):
+            self._ask(step)
+        else:
+            self._doubt(step)
+
+    def _apply(self, step: Apply) -> None:
+        self.last_seq = step.seq
+        self.batches += 1
+        self.bytes += len(step.payload)
+        try:
+            batch = decode_batch(step.payload)
+        except KvEventError as error:
+            self._spoiled(f"an event batch can't be read: {error}")
+            return
+        if self._source.rank is not None and batch.dp_rank not in (None, self._source.rank):
+            self._spoiled(f"events of data-parallel rank {batch.dp_rank} come from {self._source.endpoint}")
+            return
+        self.lag_s = self._wall_s() - batch.ts
+        self._tell(batch)
+
+    def _tell(self, batch: EventBatch) -> None:
+        self.events += len(batch.events)
+        for event in self._translator.translate(batch, self._now_ms()):
+            if isinstance(event, Fault):
+                self.fault(event.reason)
+                self.standing.doubt_content(event.reason)
+                continue
+            self._emit(event)
+            if isinstance(event, BlocksCleared):
+                self.standing.cleared_by_engine()
+
+    def _spoiled(self, reason: str) -> None:
+        """A batch that may have told of removals is lost: nothing known can be relied on."""
+        self.fault(reason)
+        self.standing.syncing(reason)
+        self._clear(anew=False)
+        self.standing.doubt_content(reason)
+
+    def _clear(self, anew: bool) -> None:
+        self._emit(BlocksCleared(self._source.worker, self._now_ms()))
+        if anew:
+            self.standing.anew()
+            self._translator.reset()
+
+    def _doubt(self, step: Doubt) -> None:
+        if step.unanswered:
+            self.standing.doubt_unanswered(step.reason)
+        else:
+            self.standing.doubt_history(step.reason)
