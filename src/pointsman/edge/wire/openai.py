@@ -37,6 +37,8 @@ class _Generation(msgspec.Struct, kw_only=True):
     stream_options: Raw | UnsetType = UNSET
     user: str | None = None
     cache_salt: str | None = None
+    add_special_tokens: Raw | UnsetType = UNSET
+    truncate_prompt_tokens: Raw | UnsetType = UNSET
 
     @property
     def include_usage(self) -> bool:
@@ -45,13 +47,20 @@ class _Generation(msgspec.Struct, kw_only=True):
 
 
 class ChatRequest(_Generation, kw_only=True):
-    """Body of `/v1/chat/completions`."""
+    """Body of `/v1/chat/completions`. What only the rendering of the prompt needs is kept as it stands."""
 
     messages: Raw
     """A non-empty array of objects with a `role`."""
     tools: Raw | UnsetType = UNSET
     max_completion_tokens: int | None = None
     metadata: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    documents: Raw | UnsetType = UNSET
+    reasoning_effort: Raw | UnsetType = UNSET
+    add_generation_prompt: Raw | UnsetType = UNSET
+    continue_final_message: Raw | UnsetType = UNSET
+    chat_template: Raw | UnsetType = UNSET
+    chat_template_kwargs: Raw | UnsetType = UNSET
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -70,6 +79,7 @@ class CompletionRequest(_Generation, kw_only=True, dict=True):
     prompt: Raw
     """A string, or a non-empty array of strings, of token ids, or of arrays of token ids."""
     best_of: int | None = None
+    prompt_embeds: Raw | UnsetType = UNSET
 
     @cached_property
     def prompt_count(self) -> int:
