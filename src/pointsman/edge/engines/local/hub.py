@@ -9,23 +9,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
 
-import aiohttp
-
 from pointsman.core.model.errors import ModelFileError
 from pointsman.edge.engines.local.gguf import check_known
 from pointsman.edge.engines.local.model_spec import KnownModel
 from pointsman.edge.engines.local.progress import Progress, ProgressCallback
+from pointsman.edge.prompts.hub import HubError, fetch_into, snapshots
 
-CONNECT_LIMIT_S = 3.0
-_READ_LIMIT_S = 30.0
-_CHUNK_BYTES = 1 << 18
 _LOCK_POLL_S = 0.25
 
 
 def cached_files(model: KnownModel, caches: Sequence[Path]) -> list[Path]:
-    """Copies in hub caches, whose layout is `models--OWNER--NAME/snapshots/REVISION/FILE`."""
-    folder = "models--" + model.hub_repository.replace("/", "--")
-    return [path for cache in caches for path in sorted((cache / folder / "snapshots").glob(f"*/{model.file}"))]
+    """Copies in hub caches."""
+    return [file for folder in snapshots(model.hub_repository, caches) if (file := folder / model.file).exists()]
 
 
 async def download(model: KnownModel, hub_url: str, target: Path, progress: ProgressCallback) -> None:
@@ -38,33 +33,19 @@ async def download(model: KnownModel, hub_url: str, target: Path, progress: Prog
         if not await asyncio.to_thread(target.exists):
             try:
                 await _fill(file, f"{hub_url}/{model.hub_repository}/resolve/main/{model.file}", model, progress)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise ModelFileError(f"{hub_url}: {str(error) or type(error).__name__}") from error
+            except HubError as error:
+                raise ModelFileError(str(error)) from error
             await asyncio.to_thread(_accept, part, target, model)
 
 
 async def _fill(file: IO[bytes], url: str, model: KnownModel, progress: ProgressCallback) -> None:
-    done_bytes = file.seek(0, 2)
-    if done_bytes >= model.size_bytes:
+    if file.seek(0, 2) >= model.size_bytes:
         return
-    timeout = aiohttp.ClientTimeout(connect=CONNECT_LIMIT_S, sock_connect=CONNECT_LIMIT_S, sock_read=_READ_LIMIT_S)
-    headers = {"Range": f"bytes={done_bytes}-"} if done_bytes else {}
-    async with (
-        aiohttp.ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as session,
-        session.get(url, headers=headers) as answer,
-    ):
-        if answer.status not in (200, 206):
-            raise ModelFileError(f"{url} answered {answer.status} {answer.reason}")
-        if answer.status == 200 and done_bytes:
-            done_bytes = 0
-            file.truncate(0)
-        async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
-            done_bytes += file.write(chunk)
-            if done_bytes > model.size_bytes:
-                file.truncate(0)
-                raise ModelFileError(f"{url} sends more than the {model.size_bytes:,} bytes of {model.file}")
-            progress(Progress(f"downloading {model.file}", done_bytes, model.size_bytes))
-    file.flush()
+
+    def told(done_bytes: int) -> None:
+        progress(Progress(f"downloading {model.file}", done_bytes, model.size_bytes))
+
+    await fetch_into(file, url, max_bytes=model.size_bytes, on_bytes=told)
 
 
 def _accept(part: Path, target: Path, model: KnownModel) -> None:

@@ -1,0 +1,1 @@
+"""From a request's body to the token ids that its engine will compute with."""
