@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pointsman.core.ledger.runs import leading_runs
+
 
 @dataclass(slots=True)
 class _Held:
@@ -82,19 +84,11 @@ class ApproxIndex:
 
     def match(self, keys: Sequence[int]) -> dict[int, int]:
         """Slot → how many leading blocks it holds; slots with none are left out."""
-        matched: dict[int, int] = {}
-        alive = self._holders.get(keys[0], 0) if keys else 0
-        blocks = 0
-        for key in keys:
-            here = self._holders.get(key, 0) & alive
-            if here != alive:
-                _settle(matched, alive & ~here, blocks)
-                alive = here
-            if not alive:
-                break
-            blocks += 1
-        _settle(matched, alive, blocks)
-        return matched
+        return leading_runs(list(map(self._holders.get, keys))) if self._holders else {}
+
+    def mask_of(self, key: int) -> int | None:
+        """Bit mask of the slots that hold a block; None for nobody."""
+        return self._holders.get(key)
 
     def expire(self, now_ms: float) -> None:
         """Let go of what was last used longer ago than the time to live."""
@@ -124,12 +118,3 @@ class ApproxIndex:
             self._holders[key] = rest
         else:
             del self._holders[key]
-
-
-def _settle(matched: dict[int, int], slots: int, blocks: int) -> None:
-    if not blocks:
-        return
-    while slots:
-        low = slots & -slots
-        matched[low.bit_length() - 1] = blocks
-        slots ^= low

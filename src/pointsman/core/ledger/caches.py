@@ -14,6 +14,7 @@ from pointsman.core.ledger.groups import ModelGroup
 from pointsman.core.ledger.kv_view import CONFIDENT, KvView
 from pointsman.core.ledger.prefix_index import PrefixIndex
 from pointsman.core.ledger.public_hashes import PublicHashes
+from pointsman.core.ledger.runs import extend_runs
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, KeySpec, chain, token_seed
@@ -74,13 +75,17 @@ class Caches:
 
     # ---- requests
 
-    def sent(self, slot: int, request: Request, now_ms: float) -> Sent:
-        """A prompt went to a worker: it counts as held at once."""
-        if slot not in self._views:
+    def sent(self, slot: int, request: Request, cached_tokens: int, now_ms: float) -> Sent:
+        """A prompt went to a worker that holds `cached_tokens` of it: all of it counts as held at once."""
+        view = self._views.get(slot)
+        if view is None:
             return Sent()
         text = self._text.record(slot, request.blocks.keys, now_ms)
         keys = self._token_keys(slot, request.token_blocks)
-        return Sent(text, self._on_its_way.record(slot, keys, now_ms))
+        if not keys or view.spec is None:
+            return Sent(text)
+        first = cached_tokens // view.spec.block_size_tokens
+        return Sent(text, first + self._on_its_way.record(slot, keys[first:], now_ms))
 
     def taken_back(self, slot: int, request: Request, sent: Sent) -> None:
         """It never arrived."""
@@ -198,16 +203,22 @@ class Caches:
         size = spec.block_size_tokens
         longest = max(0, request.prompt_tokens - 1) // size * size  # the last token is always computed
         cached = table[Column.CACHED_TOKENS]
-        for matched in (self._exact.match(blocks.keys), self._on_its_way.match(blocks.keys)):
-            for slot, count in matched.items():
-                row = group.row_of_slot.get(slot)
-                if row is not None and self._views[slot].spec == spec:
-                    cached[row] = max(cached[row], min(longest, count * size))
+        for slot, count in self._runs(blocks.keys).items():
+            row = group.row_of_slot.get(slot)
+            if row is not None and self._views[slot].spec == spec:
+                cached[row] = min(longest, count * size)
         if self._exact.has_tiers:
             for slot, count in self._exact.match_any_medium(blocks.keys).items():
                 row = group.row_of_slot.get(slot)
                 if row is not None:
                     table[Column.OFFLOADED_TOKENS, row] = max(0, min(longest, count * size) - int(cached[row]))
+
+    def _runs(self, keys: Sequence[int]) -> dict[int, int]:
+        """Slot → leading blocks that it holds by its own word, and those on their way to it."""
+        runs = self._exact.match(keys)
+        if len(self._on_its_way) and keys:
+            extend_runs(runs, keys, self._on_its_way.mask_of, self._exact.mask_of)
+        return runs
 
     def _write_text(
         self, request: Request, group: ModelGroup, table: NDArray[np.int64], bytes_per_token: float

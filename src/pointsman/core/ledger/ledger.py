@@ -162,7 +162,7 @@ class Ledger:
         flight.prefill_tokens = request.prompt_tokens - flight.cached_tokens
         flight.kv_tokens = request.prompt_tokens
         flight.started = False
-        flight.sent = self._fleet.caches.sent(entry.slot, request, event.at_ms)
+        flight.sent = self._fleet.caches.sent(entry.slot, request, flight.cached_tokens, event.at_ms)
         entry.in_flight += 1
         entry.totals.dispatched += 1
         self._totals.dispatched += 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
+from pointsman.core.ledger.runs import Masks, leading_runs
 from pointsman.core.model.token_keys import GPU, BlockHash
 
 _SLACK = 4096
@@ -110,23 +111,26 @@ class PrefixIndex:
         did, and it is right whatever an engine evicts first.
         """
         holders = self._holders.get(medium)
-        if not holders or not keys:
-            return {}
-        return _leading_runs(list(map(holders.get, keys)))
+        return leading_runs(list(map(holders.get, keys))) if holders else {}
+
+    def mask_of(self, key: int) -> int | None:
+        """Bit mask of the slots that hold a block on the GPU; None for nobody."""
+        return self._holders[GPU].get(key)
 
     def match_any_medium(self, keys: Sequence[int]) -> dict[int, int]:
         """The same, over all media together: a block counts wherever the slot holds it."""
         media = list(self._holders.values())
-        return _leading_runs([reduce(or_, (holders.get(key, 0) for holders in media)) for key in keys])
+        masks: Masks = [reduce(or_, (holders.get(key, 0) for holders in media)) or None for key in keys]
+        return leading_runs(masks)
 
     def match_tiers(self, keys: Sequence[int]) -> dict[int, dict[str, int]]:
         """Slot → medium → leading blocks that it holds in the tiers from the GPU up to that one."""
         found: dict[int, dict[str, int]] = {}
-        masks = [0] * len(keys)
+        masks: Masks = [None] * len(keys)
         for medium in sorted(self._holders, key=_tier):
             holders = self._holders[medium]
-            masks = [mask | holders.get(key, 0) for mask, key in zip(masks, keys, strict=True)]
-            for slot, blocks in _leading_runs(masks).items():
+            masks = [((mask or 0) | holders.get(key, 0)) or None for mask, key in zip(masks, keys, strict=True)]
+            for slot, blocks in leading_runs(masks).items():
                 found.setdefault(slot, {})[medium] = blocks
         return found
 
@@ -207,34 +211,3 @@ def _tier(medium: str) -> tuple[int, str]:
     """GPU, then host memory, then disk, then whatever an engine calls its own."""
     order = {GPU: 0, "cpu": 1, "cpu_pinned": 1, "disk": 2}
     return order.get(medium, 3), medium
-
-
-def _leading_runs(masks: Sequence[int | None]) -> dict[int, int]:
-    """Slot → in how many leading masks its bit is set."""
-    if not masks or not masks[0]:
-        return {}
-    first = masks[0]
-    matched: dict[int, int] = {}
-    if masks.count(first) == len(masks):
-        _settle(matched, first, len(masks))
-        return matched
-    alive = first
-    for blocks, mask in enumerate(masks):
-        if mask is not first:
-            here = 0 if mask is None else mask & alive
-            if here != alive:
-                _settle(matched, alive & ~here, blocks)
-                alive = here
-                if not alive:
-                    return matched
-    _settle(matched, alive, len(masks))
-    return matched
-
-
-def _settle(matched: dict[int, int], slots: int, blocks: int) -> None:
-    if not blocks:
-        return
-    while slots:
-        low = slots & -slots
-        matched[low.bit_length() - 1] = blocks
-        slots ^= low
