@@ -1,9 +1,9 @@
-"""A whole exchange in one call, for probes and tests; the request path does not use it."""
+"""A whole exchange with an HTTP server in one call, over the client under test."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pointsman.edge.wire.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
@@ -67,7 +67,7 @@ async def fetch(
     method: str,
     target: str,
     *,
-    headers: Iterable[tuple[bytes, bytes]] = (),
+    headers: Sequence[tuple[bytes, bytes]] = (),
     body: bytes = b"",
     timeout_s: float = 5.0,
     max_bytes: int = _MAX_BYTES,

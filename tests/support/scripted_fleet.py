@@ -12,8 +12,9 @@ from typing import Any
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
-from pointsman.edge.wire.http1_client import Origin, Response, UpstreamPool, fetch
+from pointsman.edge.wire.http1_client import Origin, UpstreamPool
 from pointsman.edge.wire.http1_server import HttpServer, IncomingRequest, Responder
+from support.fetch import Response, fetch
 
 Answer = Callable[[IncomingRequest, Responder], Awaitable[None]]
 JSON = [(b"content-type", b"application/json")]

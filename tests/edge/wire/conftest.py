@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
@@ -133,6 +133,11 @@ class RecordingSink:
         return self
 
 
+def running_handlers() -> int:
+    """Handler tasks of all servers that have not ended."""
+    return sum(task.get_coro().__qualname__ == "ServerConnection._run" for task in asyncio.all_tasks())
+
+
 @dataclass
 class Wire:
     """Starts things on loopback and stops them after the test."""
@@ -156,7 +161,7 @@ class Wire:
     async def _stop(self, server: HttpServer) -> None:
         await server.close()
         assert server.connections == 0
-        assert server.requests_in_flight == 0
+        assert running_handlers() == 0
 
     async def client(self, port: int, **options: object) -> RawClient:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)  # type: ignore[arg-type]
@@ -274,6 +279,49 @@ async def offline() -> Offline:
     transport = FakeTransport()
     connection.connection_made(transport)
     return Offline(connection, transport, handled)
+
+
+class SteppedLoop:
+    """Stands for an event loop whose time a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def create_task(self, coroutine: Coroutine[None, None, None]) -> None:
+        coroutine.close()
+
+
+class Clocked:
+    """A server connection without a socket, whose time a test moves."""
+
+    def __init__(self) -> None:
+        self._loop = SteppedLoop()
+        server = HttpServer(None)  # type: ignore[arg-type]
+        server.opened = lambda connection: True  # type: ignore[method-assign]
+        server.track = lambda task: None  # type: ignore[method-assign]
+        server.handler = self._handle
+        self.connection = ServerConnection(server, self._loop)  # type: ignore[arg-type]
+        self.transport = FakeTransport()
+        self.connection.connection_made(self.transport)
+
+    async def _handle(self, request: IncomingRequest, responder: Responder) -> None:
+        raise AssertionError("the loop is none")
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.now_s
+
+    def wait_s(self, seconds: float) -> None:
+        self._loop.now_s += seconds
+        self.connection.check_deadlines(self._loop.now_s)
+
+
+@pytest.fixture
+def clocked() -> Clocked:
+    return Clocked()
 
 
 @pytest.fixture(scope="session")

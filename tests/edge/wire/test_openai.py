@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -70,6 +71,85 @@ def test_bad_chats_name_the_field(body, param, part):
     assert error["type"] == "invalid_request_error"
     if param is not None:
         assert error["message"].startswith(("the value of " + param, param + ":"))
+
+
+SURROGATES = [
+    # content, the half that is reported, its offset in the content
+    (r"\ud83d", r"\ud83d", 0),
+    (r"\ud83d rest of a long text", r"\ud83d", 0),
+    (r"text \ude00 rest of a long text", r"\ude00", 5),
+    (r"\ud83d\u0041 rest of a long text", r"\ud83d", 0),
+    (r"\ud83d\ude00\ude00 rest of a long text", r"\ude00", 12),
+    (r"\ud83d\ude00\ud83d\n rest of a long text", r"\ud83d", 12),
+    (r"\ud83d\ud83d\ude00 rest of a long text", r"\ud83d", 0),
+    (r"\\\uDBFF", r"\uDBFF", 2),
+]
+
+
+@pytest.mark.parametrize("layout", ['{"model":"m",\n %s}', '{"model":"m",\n %s, "more": [1, 2, 3, 4, 5, 6, 7, 8, 9]}'])
+@pytest.mark.parametrize(("content", "half", "offset"), SURROGATES, ids=range(len(SURROGATES)))
+@pytest.mark.parametrize(
+    ("parse", "field"),
+    [
+        (parse_chat, '"messages": [{"role": "user", "content": "%s"}]'),
+        (parse_completion, '"prompt": "%s"'),
+        (parse_completion, '"prompt": ["a", "%s"]'),
+        (parse_chat, '"messages": [{"role": "user"}], "user": "%s"'),
+        (parse_chat, '"unknown": "%s", "messages": [{"role": "user"}]'),
+        (parse_embedding, '"input": "%s"'),
+    ],
+)
+def test_half_a_surrogate_pair_is_named_with_its_place(parse, field, content, half, offset, layout):
+    body = (layout % (field % content)).encode()
+    column = body.index(content.encode()) + offset - body.index(b"\n")
+    with pytest.raises(BadRequest) as caught:
+        parse(body)
+    assert f"{half} is half of a UTF-16 surrogate pair without the other half" in caught.value.message
+    assert caught.value.message.endswith(f"line 2 column {column}")
+
+
+@pytest.mark.parametrize("end", ["", "\\", "\\u", "\\ud", "\\ude0"])
+def test_a_body_that_ends_within_a_pair_is_truncated(end):
+    with pytest.raises(BadRequest, match="truncated"):
+        parse_chat(b'{"model": "m", "messages": "\\ud83d' + end.encode())
+
+
+def test_whole_pairs_and_escaped_backslashes_are_fine():
+    assert parse_chat(chat(r'"x": "\ud83d\ude00", "y": "\\ud83d"')).model == "m"
+
+
+def test_utf8_is_checked_across_pieces():
+    text = "é€😀" * 200_000
+    body = chat(messages=MESSAGES.replace("hi", text))
+    assert len(prompt_bytes(parse_chat(body))) > 1_800_000
+    at = len(body) - 100
+    while body[at] & 0xC0 != 0x80:
+        at += 1
+    with pytest.raises(BadRequest, match=r"not valid UTF-8: .* at byte \d+") as caught:
+        parse_chat(body[:at] + b"a" + body[at + 1 :])
+    assert abs(int(caught.value.message.rsplit(" ", 1)[1]) - at) < 4
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_chat, '"messages": [' + '{"role":"u"},' * 640_000 + '{"role":"u"}]'),
+        (parse_chat, '"messages": [{"role":"u","content":[' + "1," * 4_000_000 + "1]}]"),
+        (parse_completion, '"prompt": [' + "[1]," * 2_000_000 + "[2]]"),
+    ],
+    ids=["messages", "parts", "token id lists"],
+)
+def test_large_bodies_of_small_parts_do_not_stop_the_loop(parse, text):
+    body = ('{"model": "m", ' + text + "}").encode()
+    started = time.process_time()
+    request = parse(body)
+    assert time.process_time() - started < 0.25  # an object for each part takes ten times as long
+    assert parse is parse_chat or request.prompt_count == 2_000_001
+
+
+def test_large_prompt_of_wrong_parts():
+    with pytest.raises(BadRequest, match="prompt: expected"):
+        parse_completion(b'{"model": "m", "prompt": [' + b"[1.5]," * 300_000 + b"[2]]}")
 
 
 def test_chat():

@@ -9,8 +9,9 @@ import tracemalloc
 import pytest
 import trustme
 
-from pointsman.edge.wire.headers import end_to_end
-from pointsman.edge.wire.http1_client import Origin, UpstreamConnectError, fetch, request_head
+from pointsman.edge.wire.headers import passed_on
+from pointsman.edge.wire.http1_client import Origin, UpstreamConnectError, request_head
+from support.fetch import fetch
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -22,7 +23,7 @@ class Forward:
         self.passed_bytes = 0
 
     def on_head(self, status, headers):
-        self.responder.start(status, end_to_end(headers))
+        self.responder.start(status, passed_on(headers))
 
     def on_data(self, data):
         self.passed_bytes += len(data)
@@ -48,7 +49,9 @@ class Relay:
         sink = Forward(responder)
         self.sinks.append(sink)
         responder.on_pause, responder.on_resume = connection.pause_reading, connection.resume_reading
-        head = request_head(request.method.encode(), request.target, self.origin, request.headers, len(request.body))
+        head = request_head(
+            request.method.encode(), request.target, self.origin, passed_on(request.headers), len(request.body)
+        )
         connection.send(head, request.body, sink)
         try:
             await sink.done

@@ -115,6 +115,52 @@ async def test_stalled_body_gets_408(wire):
     assert "body" in json.loads(answer.body)["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("framing", "drop"),
+    [
+        (b"Content-Length: 1000000", b"x"),
+        (b"Transfer-Encoding: chunked", b"1\r\nx\r\n"),
+        (b"Transfer-Encoding: chunked", b"1;extension=1\r\nx\r\n"),
+    ],
+)
+def test_trickling_body_gets_408(framing, drop, clocked):
+    """One byte a second never lets `body_timeout_s` pass without a byte."""
+    clocked.connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n" % framing)
+    while not clocked.transport.written and clocked.now_s < 1000:
+        clocked.wait_s(1)
+        clocked.connection.data_received(drop)
+    assert clocked.now_s == pytest.approx(60, abs=2)
+    assert b"408 Request Timeout" in clocked.transport.written[0]
+    assert b"1024 bytes/s" in clocked.transport.written[0]
+
+
+def test_body_that_began_fast_can_not_trickle_for_long(clocked):
+    clocked.connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n\r\n")
+    clocked.connection.data_received(b"x" * 50_000_000)
+    while not clocked.transport.written and clocked.now_s < 1000:
+        clocked.wait_s(1)
+        clocked.connection.data_received(b"x")
+    assert clocked.now_s == pytest.approx(60, abs=2)
+
+
+def test_extensions_and_trailers_do_not_extend_a_body(clocked):
+    clocked.connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+    while not clocked.transport.written and clocked.now_s < 1000:
+        clocked.wait_s(1)
+        clocked.connection.data_received(b"x-trailer: " + b"y" * 50 + b"\r\n")
+    assert clocked.now_s == pytest.approx(60, abs=2)
+
+
+def test_slow_body_above_the_least_rate_is_waited_for(clocked):
+    size = 600_000
+    clocked.connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size)
+    for _ in range(10):  # in bursts, with nearly a minute between them
+        clocked.wait_s(58)
+        clocked.connection.data_received(b"x" * (size // 10))
+    assert clocked.transport.written == []
+    assert not clocked.connection._reader.reading
+
+
 async def test_silent_connections_are_closed_without_a_word(wire):
     server = await wire.serve(answer_ok, head_timeout_s=0.1, keep_alive_timeout_s=0.1)
     client = await wire.client(server.port)

@@ -2,91 +2,104 @@
 
 from __future__ import annotations
 
+import re
+from typing import TypeVar
+
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
-from pointsman.edge.wire.json_scan import object_start, top_level_spans
+from pointsman.edge.wire.json_part import part_start
 
-__all__ = ["client_wants_usage", "ensure_stream_usage", "set_member", "top_level_spans", "top_level_value"]
+__all__ = ["ensure_stream_usage", "wants_usage"]
+
+T = TypeVar("T")
 
 _TRUE = frozenset(("true", "t", "yes", "y", "on", "1"))
+_ASKS = b'{"include_usage":true}'
+_OPENING = re.compile(rb"[ \t\r\n]*+\{")
+_EMPTY = re.compile(rb"[ \t\r\n]*+\}")
 
 
-class _StreamOptions(msgspec.Struct):
+class _IncludeUsage(msgspec.Struct):
     include_usage: bool | int | float | str | None = None
 
 
-class _WithStreamOptions(msgspec.Struct):
-    stream_options: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+class _RawIncludeUsage(msgspec.Struct):
+    include_usage: Raw | UnsetType = UNSET
 
 
-_options_decoder = msgspec.json.Decoder(_StreamOptions)
-_body_decoder = msgspec.json.Decoder(_WithStreamOptions)
+class _RawStreamOptions(msgspec.Struct):
+    stream_options: Raw | UnsetType = UNSET
 
 
-def top_level_value(body: bytes, name: str) -> bytes | None:
-    """Raw JSON of a top-level member, None if there is none. Raises ValueError for broken JSON."""
-    span = top_level_spans(body).get(name)
-    return body[span[0] : span[1]] if span is not None else None
+_options = msgspec.json.Decoder(_IncludeUsage)
+_raw_options = msgspec.json.Decoder(_RawIncludeUsage)
+_raw_body = msgspec.json.Decoder(_RawStreamOptions)
 
 
-def set_member(body: bytes, name: str, value: bytes) -> bytes:
-    """Set one top-level member to raw JSON. Raises ValueError for broken JSON."""
-    span = top_level_spans(body).get(name)
-    if span is None:
-        return _insert(body, name, value)
-    return body[: span[0]] + value + body[span[1] :]
-
-
-def ensure_stream_usage(body: bytes, *, absent: bool = False) -> bytes:
+def ensure_stream_usage(body: bytes) -> bytes:
     """Set `stream_options.include_usage` to true, so that the engine tells the usage of a stream.
 
-    Other members of `stream_options` stay. `absent`: the caller knows from parsing that there is none, which saves the
-    search. Raises ValueError for broken JSON, or for a `stream_options` that is neither
-    an object nor null.
+    Other members of `stream_options` stay; of one that is given twice the last counts, as it does for readers of JSON.
+    Raises ValueError for broken JSON, and for a `stream_options` that is neither an object nor null.
     """
-    if absent or not _may_have_stream_options(body):
-        return _insert(body, "stream_options", b'{"include_usage":true}')
-    span = top_level_spans(body).get("stream_options")
-    if span is None:
-        return _insert(body, "stream_options", b'{"include_usage":true}')
-    value = body[span[0] : span[1]]
+    options = _stream_options(body)
+    if options is None:
+        return _insert(body, b"stream_options", _ASKS)
+    value = bytes(options)
     if value == b"null":
-        value = b'{"include_usage":true}'
-    elif value[:1] == b"{":
-        value = set_member(value, "include_usage", b"true")
-    else:
+        return _replace(body, options, _ASKS)
+    if value[:1] != b"{":
         raise ValueError("stream_options: expected an object or null")
-    return body[: span[0]] + value + body[span[1] :]
+    return _replace(body, options, _asking(value))
 
 
-def client_wants_usage(body: bytes) -> bool:
-    """Whether the body asks for a usage event itself."""
-    if not _may_have_stream_options(body):
-        return False
-    try:
-        options = _body_decoder.decode(body).stream_options
-        return isinstance(options, msgspec.Raw) and wants_usage(options)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-
-
-def wants_usage(stream_options: msgspec.Raw) -> bool:
+def wants_usage(stream_options: Raw) -> bool:
     """Whether the value of `stream_options` asks for usage, read as leniently as engines do."""
     try:
-        options = _options_decoder.decode(stream_options)
+        options = _options.decode(stream_options)
     except msgspec.MsgspecError:
         return False
     value = options.include_usage
     return value.lower() in _TRUE if isinstance(value, str) else value == 1
 
 
-def _may_have_stream_options(body: bytes) -> bool:
-    # the name could be written with escapes, which only a scan finds
-    return b"stream_options" in body or b"\\u" in body
+def _stream_options(body: bytes) -> Raw | None:
+    """The value of the top-level member, None where there is none."""
+    # the name could be written with escapes, which only parsing finds
+    if b"stream_options" not in body and b"\\u" not in body:
+        return None
+    options = _decode(_raw_body, body).stream_options
+    return options if isinstance(options, Raw) else None
 
 
-def _insert(body: bytes, name: str, value: bytes) -> bytes:
-    start = object_start(body)
-    empty = body[start:].lstrip(b" \t\r\n")[:1] == b"}" if body[start : start + 1] != b'"' else False
-    member = b'"%b":%b' % (name.encode(), value)
-    return b"%b%b%b%b" % (body[:start], member, b"" if empty else b",", body[start:])
+def _asking(options: bytes) -> bytes:
+    asked = _decode(_raw_options, options).include_usage
+    if isinstance(asked, Raw):
+        return _replace(options, asked, b"true")
+    return _insert(options, b"include_usage", b"true")
+
+
+def _decode(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
+    try:
+        return decoder.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("the body is not usable JSON: it is nested too deeply; send flatter JSON") from None
+
+
+def _replace(text: bytes, part: Raw, value: bytes) -> bytes:
+    start = part_start(text, part)
+    view = memoryview(text)
+    return b"".join((view[:start], value, view[start + len(memoryview(part)) :]))
+
+
+def _insert(text: bytes, name: bytes, value: bytes) -> bytes:
+    opening = _OPENING.match(text)
+    if opening is None:
+        raise ValueError("the body is not a JSON object; it must start with '{'")
+    start = opening.end()
+    comma = b"" if _EMPTY.match(text, start) is not None else b","
+    view = memoryview(text)
+    return b"".join((view[:start], b'"%b":%b%b' % (name, value, comma), view[start:]))

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-HOP_BY_HOP = frozenset(
+NOT_PASSED_ON = frozenset(
     (
+        # they speak about one connection only (RFC 9110, 7.6.1)
         b"connection",
         b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
         b"proxy-connection",
         b"te",
         b"trailer",
         b"transfer-encoding",
         b"upgrade",
+        # made anew for the next message
+        b"content-length",
+        b"expect",
+        b"host",
     )
 )
-"""Fields that speak about one connection only (RFC 9110, 7.6.1) and are never passed on."""
+"""Fields that never go on to the next neighbour."""
+
+_PLAIN_CONNECTION = frozenset((b"keep-alive", b"close"))
 
 
 def first_value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
@@ -28,25 +37,28 @@ def first_value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | 
     return None
 
 
-def connection_tokens(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """Lower-cased names that the `connection` fields list: they are hop-by-hop in this message."""
-    tokens = (token for name, value in headers if name == b"connection" for token in value.split(b","))
-    return frozenset(token.strip().lower() for token in tokens) - {b""}
+def passed_on(
+    headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes] = NOT_PASSED_ON
+) -> list[tuple[bytes, bytes]]:
+    """The fields that may go on, in their order: none of `dropped`, and none that a `connection` field names.
+
+    `dropped` is `NOT_PASSED_ON` and what else the caller keeps to itself.
+    """
+    fields = headers if isinstance(headers, tuple) else tuple(headers)
+    for name, value in fields:
+        if name == b"connection" and value.lower() not in _PLAIN_CONNECTION:
+            dropped = dropped | {token.strip().lower() for token in value.split(b",")}
+    return [field for field in fields if field[0] not in dropped]
 
 
-def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The fields that may be passed on, without hop-by-hop ones and `content-length`, in their order."""
-    listed = tuple(headers)
-    dropped = HOP_BY_HOP | {b"content-length"} | connection_tokens(listed)
-    return [field for field in listed if field[0] not in dropped]
-
-
-def field_lines(headers: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> bytes:
+def field_lines(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes] = frozenset()) -> bytes:
     """`name: value` lines, each with CRLF, of all fields whose name is not in `dropped`.
 
     Raises ValueError when a name or value holds CR, LF or NUL: it would forge another field.
     """
-    lines = [b"%b: %b\r\n" % field for field in headers if field[0] not in dropped]
+    if dropped:
+        headers = [field for field in headers if field[0] not in dropped]
+    lines = [b"%b: %b\r\n" % field for field in headers]
     block = b"".join(lines)
     count = len(lines)
     if block.count(b"\n") != count or block.count(b"\r") != count or b"\0" in block:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pointsman.edge.wire.errors import UpstreamClosed, UpstreamConnectError, UpstreamError, UpstreamProtocolError
-from pointsman.edge.wire.fetch import Response, fetch
 from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.http1_pool import UpstreamPool
 from pointsman.edge.wire.http1_upstream import ResponseSink, UpstreamConnection
@@ -12,7 +11,6 @@ from pointsman.edge.wire.origin import Origin, request_head
 __all__ = [
     "Headers",
     "Origin",
-    "Response",
     "ResponseSink",
     "UpstreamClosed",
     "UpstreamConnectError",
@@ -20,6 +18,5 @@ __all__ = [
     "UpstreamError",
     "UpstreamPool",
     "UpstreamProtocolError",
-    "fetch",
     "request_head",
 ]

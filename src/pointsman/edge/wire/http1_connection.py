@@ -22,6 +22,8 @@ _NEVER = float("inf")
 _SLICE_BYTES = 16 * 1024
 _AHEAD_REQUESTS = 16
 _AHEAD_BYTES = 64 * 1024
+_BACKLOG_BYTES = 256 * 1024
+_NOT_TIMED = -1
 _LINGER_S = 2.0
 _JSON = ((b"content-type", b"application/json"),)
 
@@ -68,13 +70,14 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_ahead_bytes",
         "_backlog",
+        "_body_bytes",
         "_broken",
         "_current",
         "_deadline",
         "_expects_continue",
+        "_held",
         "_loop",
         "_lost",
-        "_paused",
         "_queue",
         "_reader",
         "_server",
@@ -93,9 +96,10 @@ class ServerConnection(asyncio.Protocol):
         self._queue: deque[_Waiting | _Rejection] = deque()
         self._current: Responder | None = None
         self._task: asyncio.Task[None] | None = None
-        self._backlog = b""
+        self._backlog = bytearray()
         self._ahead_bytes = 0
-        self._paused = False
+        self._body_bytes = _NOT_TIMED
+        self._held = False
         self._write_paused = False
         self._unread_bytes = 0
         self._broken = False
@@ -119,7 +123,7 @@ class ServerConnection(asyncio.Protocol):
         """The client is gone for good."""
         self._client_left()
         self._server.closed(self)
-        self._backlog = b""
+        self._backlog.clear()
 
     def eof_received(self) -> None:
         """The client has closed: an answer that is not complete has no reader any more."""
@@ -150,19 +154,19 @@ class ServerConnection(asyncio.Protocol):
             current.on_resume()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client."""
+        """Bytes of the client. It is always read from, or its leaving would not be seen."""
         if self._broken:
             return  # what follows a rejected request is read and dropped, so that the answer isn't lost by a reset
-        if self._current is not None:
+        if self._current is not None or self._queue:
             self._ahead_bytes += len(data)
-        if self._paused:
-            self._backlog += data
+        if self._held:
+            self._hold(data)
         else:
             self._feed(data)
 
     # ---- reading
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes | bytearray) -> None:
         reader = self._reader
         size = len(data)
         if size <= _SLICE_BYTES or size <= reader.body_left:
@@ -172,31 +176,59 @@ class ServerConnection(asyncio.Protocol):
         if self._broken:
             return
         if self._is_full():
-            self._pause()
+            self._held = True
+            self._deadline = _NEVER
         elif reader.in_body:
-            self._deadline = self._loop.time() + self._server.limits.body_timeout_s
+            self._earn_time()
 
-    def _feed_slices(self, data: bytes) -> None:
+    def _feed_slices(self, data: bytes | bytearray) -> None:
         """The parser can't be stopped between two requests, so it gets no more than a few at once."""
         reader = self._reader
         view = memoryview(data)
         at = 0
         while at < len(data) and not self._broken:
             if self._is_full():
-                self._backlog = data[at:]
+                self._hold(view[at:])
                 return
             step = max(_SLICE_BYTES, reader.body_left)
             reader.feed(view[at : at + step])
             at += step
 
     def _is_full(self) -> bool:
-        return self._current is not None and (
-            len(self._queue) >= _AHEAD_REQUESTS or self._ahead_bytes > _AHEAD_BYTES or bool(self._backlog)
+        """Enough requests wait behind the current one. Of the next one, a whole body may come whatever its size."""
+        queued = len(self._queue)
+        return queued >= _AHEAD_REQUESTS or (queued > 0 and self._ahead_bytes > _AHEAD_BYTES) or bool(self._backlog)
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        """Keep what is sent far ahead of the answers, to a limit.
+
+        Not to read on would be the gentler limit, but it hides that the client has left, and the engine would go on
+        computing for nobody. The requests read so far are answered; a client that pipelines has to be ready to repeat
+        the others (RFC 9112, 9.3.2).
+        """
+        if len(self._backlog) + len(data) <= _BACKLOG_BYTES:
+            self._backlog += data
+            return
+        self.refused(
+            429, f"more than {_BACKLOG_BYTES} bytes were sent ahead of the answers; wait for them, then repeat"
         )
+
+    def _earn_time(self) -> None:
+        """Each byte of a body pays for its share of a second; see `ServerLimits.min_body_rate_bytes_per_s`."""
+        limits = self._server.limits
+        body_bytes = self._reader.body_bytes
+        latest_s = self._loop.time() + limits.body_timeout_s
+        if self._body_bytes == _NOT_TIMED:
+            self._deadline = latest_s
+        else:
+            earned_s = (body_bytes - self._body_bytes) / limits.min_body_rate_bytes_per_s
+            self._deadline = min(latest_s, self._deadline + earned_s)
+        self._body_bytes = body_bytes
 
     def head_begun(self) -> None:
         """Reader: the first byte of a request has come."""
         self._expects_continue = False
+        self._body_bytes = _NOT_TIMED
         self._deadline = self._loop.time() + self._server.limits.head_timeout_s
 
     def continue_expected(self) -> None:
@@ -206,6 +238,8 @@ class ServerConnection(asyncio.Protocol):
 
     def request_read(self, request: IncomingRequest, *, http10: bool, keep_alive: bool) -> None:
         """Reader: a request is complete."""
+        if not self._queue:
+            self._ahead_bytes = 0  # its own bytes are bounded as those of any request
         self._queue.append(_Waiting(request, http10, keep_alive))
         self._deadline = _NEVER
         if self._current is None:
@@ -214,7 +248,8 @@ class ServerConnection(asyncio.Protocol):
     def refused(self, status: int, message: str) -> None:
         """Answer with an error in its turn, then close; what the client sends from now on is dropped."""
         self._broken = True
-        self._backlog = b""
+        self._backlog.clear()
+        self._reader.reset()
         self._deadline = _NEVER
         self._queue.append(_Rejection(status, message))
         if self._current is None:
@@ -238,11 +273,8 @@ class ServerConnection(asyncio.Protocol):
             self._continue()
         elif not self._reader.in_head and not self._broken:
             self._deadline = self._loop.time() + self._server.limits.keep_alive_timeout_s
-        if self._paused and not self._is_full_behind():
-            self._loop.call_soon(self._unpause)
-
-    def _is_full_behind(self) -> bool:
-        return self._current is not None and len(self._queue) >= _AHEAD_REQUESTS
+        if self._held and len(self._queue) < _AHEAD_REQUESTS:
+            self._loop.call_soon(self._release)
 
     def _start(self, waiting: _Waiting) -> None:
         transport = self._transport
@@ -366,25 +398,19 @@ class ServerConnection(asyncio.Protocol):
         except RuntimeError:
             self._lost = True
 
-    def _pause(self) -> None:
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._paused = True
-            self._deadline = _NEVER
-            self._transport.pause_reading()
-
-    def _unpause(self) -> None:
-        if not self._paused or self._lost:
+    def _release(self) -> None:
+        """Read on what was held."""
+        if not self._held or self._broken or self._lost:
             return
-        self._paused = False
-        data, self._backlog = self._backlog, b""
-        if data and not self._broken:
+        self._held = False
+        data, self._backlog = self._backlog, bytearray()
+        reader = self._reader
+        if reader.reading:
+            self._body_bytes = _NOT_TIMED
+            limits = self._server.limits
+            self._deadline = self._loop.time() + (limits.head_timeout_s if reader.in_head else limits.body_timeout_s)
+        if data:
             self._feed(data)
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-            if self._reader.reading:
-                limits = self._server.limits
-                wait_s = limits.head_timeout_s if self._reader.in_head else limits.body_timeout_s
-                self._deadline = self._loop.time() + wait_s
 
     # ---- called by the server
 
@@ -408,7 +434,12 @@ class ServerConnection(asyncio.Protocol):
             if self._reads_on():
                 self._deadline = now_s + self._server.limits.write_timeout_s
         elif self._reader.in_body:
-            self.refused(408, f"request body: no byte for {self._server.limits.body_timeout_s:g} s")
+            limits = self._server.limits
+            self.refused(
+                408,
+                f"request body: stopped for {limits.body_timeout_s:g} s, or lagged that far behind "
+                f"{limits.min_body_rate_bytes_per_s:g} bytes/s; send it faster",
+            )
         elif self._reader.in_head:
             self.refused(408, f"request header: not complete after {self._server.limits.head_timeout_s:g} s")
         else:

@@ -15,7 +15,10 @@ class ServerLimits:
     head_timeout_s: float = 30.0
     """From the first byte of a request to its complete head, and from a new connection to its first byte."""
     body_timeout_s: float = 60.0
-    """Without a byte of a body that has begun."""
+    """Without a byte of a body that has begun, and how long it may lag behind `min_body_rate_bytes_per_s`."""
+    min_body_rate_bytes_per_s: float = 1024.0
+    """Slowest a body may come in the long run. Each body byte pays for its share of a second, and what is saved up is
+    never more than `body_timeout_s`: a body that came fast can't trickle for hours."""
     keep_alive_timeout_s: float = 75.0
     write_timeout_s: float = 300.0
     """Without a byte read by a client that has an answer waiting."""

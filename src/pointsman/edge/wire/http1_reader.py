@@ -99,13 +99,13 @@ class RequestReader:
         """In the middle of a request."""
         return self.in_head or self.in_body
 
-    def feed(self, data: bytes | memoryview) -> None:
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Read on."""
-        rest: bytes | memoryview | None = data
+        rest: bytes | bytearray | memoryview | None = data
         while rest is not None:
             rest = self._parse(rest)
 
-    def _parse(self, data: bytes | memoryview) -> bytes | None:
+    def _parse(self, data: bytes | bytearray | memoryview) -> bytes | None:
         """Parse; returns bytes that are to be parsed anew."""
         self._began = False
         body_bytes = self.body_bytes

@@ -20,6 +20,15 @@ class IncomingRequest:
         self.peer = peer
         """`address:port` of the client."""
 
+    @property
+    def origin_form(self) -> bytes:
+        """The target as an origin server gets it: path and query, without the scheme and host of an absolute form."""
+        target = self.target
+        if target.startswith(b"/") or b"://" not in target:
+            return target
+        text = f"{self.path}?{self.query}" if b"?" in target else self.path
+        return text.encode("latin-1")
+
     def header(self, name: bytes) -> bytes | None:
         """First value of a header field, `name` in lower case."""
         return first_value(self.headers, name)

@@ -103,11 +103,6 @@ class HttpServer:
         """Open client connections."""
         return len(self._connections)
 
-    @property
-    def requests_in_flight(self) -> int:
-        """Handler tasks that have not ended."""
-        return len(self._tasks)
-
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop accepting, give requests `grace_s` seconds to end, then cancel their handlers and cut the rest."""
         self.closing = True

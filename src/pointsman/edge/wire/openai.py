@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from pointsman.edge.wire.body import wants_usage
 from pointsman.edge.wire.errors import BadRequest, error_body
-from pointsman.edge.wire.openai_errors import decode
+from pointsman.edge.wire.openai_errors import decode, decode_part
 
 __all__ = [
     "BadRequest",
@@ -25,6 +26,15 @@ __all__ = [
     "prefix_salt",
     "prompt_bytes",
 ]
+
+
+_CLOSING_BRACKET = ord("]")
+_SHAPE = re.compile(rb'"|\[[ \t\r\n]*+(?:[\]\["]|(?=[-0-9]))')
+_NOT_EMPTY = re.compile(rb"\[[ \t\r\n]*+[^\] \t\r\n]")
+_OF_TOKEN_IDS = b"0123456789-,[] \t\r\n"
+_CHECKED_BYTES = 1024 * 1024
+"""A larger prompt is not checked in every part, which the engine does anyway: to make objects of millions of messages
+would keep everybody else waiting for seconds."""
 
 
 class _Generation(msgspec.Struct, kw_only=True):
@@ -83,8 +93,8 @@ class CompletionRequest(_Generation, kw_only=True, dict=True):
 
     @cached_property
     def prompt_count(self) -> int:
-        """Prompts in `prompt`. Raises BadRequest if it is none of the allowed shapes."""
-        return _count_prompts(bytes(self.prompt))
+        """Prompts in `prompt`, set by `parse_completion`. Raises BadRequest for a request made otherwise."""
+        raise BadRequest(400, "prompt: not checked yet; use parse_completion", "prompt")
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -115,7 +125,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     user: str | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     role: str
     content: str | list[Raw] | UnsetType | None = UNSET
 
@@ -133,8 +143,7 @@ _token_id_lists = msgspec.json.Decoder(list[list[int]])
 def parse_chat(body: bytes) -> ChatRequest:
     """Check a chat request. Raises BadRequest."""
     request = decode(_chat, body)
-    if not decode(_messages, bytes(request.messages), "messages"):
-        raise BadRequest(400, "messages: expected at least one message, got an empty array", "messages")
+    _check_messages(request.messages, body)
     _check_stream_options(request)
     return request
 
@@ -143,7 +152,8 @@ def parse_completion(body: bytes) -> CompletionRequest:
     """Check a completion request. Raises BadRequest."""
     request = decode(_completion, body)
     _check_stream_options(request)
-    if request.prompt_count < 1:
+    count = vars(request)["prompt_count"] = _count_prompts(request.prompt, body)
+    if count < 1:
         raise BadRequest(400, "prompt: expected at least one prompt, got an empty array", "prompt")
     return request
 
@@ -158,29 +168,48 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     return decode(_responses, body)
 
 
-def _count_prompts(prompt: bytes) -> int:
-    if prompt[:1] == b'"':
+def _check_messages(messages: Raw, body: bytes) -> None:
+    if len(memoryview(messages)) > _CHECKED_BYTES and _NOT_EMPTY.match(messages) is not None:
+        return
+    if not decode_part(_messages, messages, "messages", body):
+        raise BadRequest(400, "messages: expected at least one message, got an empty array", "messages")
+
+
+def _count_prompts(prompt: Raw, body: bytes) -> int:
+    shape = _SHAPE.match(prompt)
+    if shape is None:
+        raise _wrong_prompt()
+    form = shape.group()[:1] + shape.group()[1:].lstrip()
+    if form == b'"':
         return 1
-    first = prompt[1:].lstrip(b" \t\r\n")[:1] if prompt[:1] == b"[" else b""
-    if first == b"]":
+    if form == b"[]":
         return 0
-    if first == b'"':
-        return len(decode(_texts, prompt, "prompt"))
-    if first == b"[":
-        return len(decode(_token_id_lists, prompt, "prompt"))
-    if first and first in b"-0123456789":
-        decode(_token_ids, prompt, "prompt")
-        return 1
-    raise BadRequest(
-        400,
-        "prompt: expected a string, or an array of strings, of token ids, or of arrays of token ids",
-        "prompt",
+    if form == b'["':
+        return len(decode_part(_texts, prompt, "prompt", body))
+    if form == b"[[":
+        return _count_token_id_lists(prompt, body)
+    decode_part(_token_ids, prompt, "prompt", body)
+    return 1
+
+
+def _count_token_id_lists(prompt: Raw, body: bytes) -> int:
+    if len(memoryview(prompt)) <= _CHECKED_BYTES:
+        return len(decode_part(_token_id_lists, prompt, "prompt", body))
+    text = bytes(prompt)
+    if text.translate(None, _OF_TOKEN_IDS):
+        raise _wrong_prompt()
+    return text.count(b"[") - 1
+
+
+def _wrong_prompt() -> BadRequest:
+    return BadRequest(
+        400, "prompt: expected a string, or an array of strings, of token ids, or of arrays of token ids", "prompt"
     )
 
 
 def _check_stream_options(request: ChatRequest | CompletionRequest) -> None:
     options = request.stream_options
-    if isinstance(options, Raw) and bytes(options)[:1] not in (b"{", b"n"):
+    if isinstance(options, Raw) and bytes(memoryview(options)[:1]) not in (b"{", b"n"):
         raise BadRequest(400, "stream_options: expected an object or null", "stream_options")
 
 
@@ -189,8 +218,9 @@ def prompt_bytes(request: ChatRequest | CompletionRequest) -> bytes:
 
     A conversation that goes on has these bytes as a prefix, if its client writes it the same way again.
     """
-    raw = request.messages if isinstance(request, ChatRequest) else request.prompt
-    return bytes(raw)[:-1].rstrip(b" \t\r\n") if bytes(raw)[-1:] == b"]" else bytes(raw)[:-1]
+    view = memoryview(request.messages if isinstance(request, ChatRequest) else request.prompt)
+    prompt = bytes(view[:-1])
+    return prompt.rstrip(b" \t\r\n") if view[-1] == _CLOSING_BRACKET else prompt
 
 
 def prefix_salt(request: ChatRequest | CompletionRequest) -> tuple[bytes, ...]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from pointsman.edge.wire.headers import HOP_BY_HOP, connection_tokens, field_lines
+from pointsman.edge.wire.headers import field_lines
 
 _PORTS = {"http": 80, "https": 443}
-_OURS = HOP_BY_HOP | {b"content-length", b"expect", b"host"}
-_PLAIN_CONNECTION = frozenset((b"keep-alive", b"close"))
+_NOT_IN_TARGET = re.compile(rb"[ \r\n\0]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,12 @@ class Origin:
     scheme: str
     host: str
     port: int
+    host_header: bytes = field(init=False, repr=False, compare=False)
+    """Value of the `host` field: the port only where it is not the scheme's own."""
+
+    def __post_init__(self) -> None:
+        text = self._host if self.port == _PORTS[self.scheme] else f"{self._host}:{self.port}"
+        object.__setattr__(self, "host_header", text.encode("ascii" if text.isascii() else "idna"))
 
     @classmethod
     def parse(cls, url: str) -> Origin:
@@ -36,31 +42,24 @@ class Origin:
         return cls(parts.scheme, host, port or _PORTS[parts.scheme])
 
     @property
-    def host_header(self) -> bytes:
-        """Value of the `host` field: the port only where it is not the scheme's own."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        text = host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-        return text.encode("idna" if not text.isascii() else "ascii")
+    def _host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{self._host}:{self.port}"
 
 
 def request_head(
-    method: bytes, target: bytes, origin: Origin, headers: Iterable[tuple[bytes, bytes]], body_length: int
+    method: bytes, target: bytes, origin: Origin, headers: Sequence[tuple[bytes, bytes]], body_length: int
 ) -> bytes:
-    """A complete request head. Hop-by-hop and framing fields among `headers` are dropped; names are in lower case.
+    """A complete request head: `host` and `content-length` are made here, `headers` go out as they are.
 
+    Those of another message come through `passed_on` first, which drops what must not go on.
     Raises ValueError when a name, a value or the target holds CR, LF or NUL.
     """
-    fields = headers if isinstance(headers, tuple | list) else tuple(headers)
-    dropped = _OURS
-    listed = connection_tokens(fields)
-    if listed - _PLAIN_CONNECTION:
-        dropped = dropped | listed
-    if any(c in target for c in b" \r\n\0"):
+    if _NOT_IN_TARGET.search(target) is not None:
         raise ValueError(f"request target {target!r} holds a space, CR, LF or NUL; percent-encode it")
     length = b"content-length: %d\r\n" % body_length if body_length or method not in (b"GET", b"HEAD") else b""
-    lines = field_lines(fields, dropped)
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (method, target, origin.host_header, lines, length)
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (
+        method, target, origin.host_header, field_lines(headers), length,
+    )  # fmt: skip

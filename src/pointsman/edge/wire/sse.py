@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from pointsman.edge.wire.usage import USAGE_OBJECT, Usage, usage_of_json
 
 MAX_HELD_BYTES = 1024 * 1024
 
 _EVENT_END = re.compile(rb"\n\r?\n")
-_ERROR = re.compile(rb'(?:\A|\n)(?:data: ?\{\s*+"error"\s*+:\s*+(?!null)|event: ?error)')
+_ERROR_TYPE = re.compile(rb"(?:\A|\n)event:[ \t]*+error[ \t]*+\r?\n")
 _DATA = b"\ndata:"
+
+
+class _MaybeError(msgspec.Struct):
+    error: msgspec.Raw = msgspec.Raw(b"null")
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_error_decoder = msgspec.json.Decoder(_MaybeError)
 
 
 class StreamScanner:
@@ -107,8 +117,8 @@ class StreamScanner:
             if found:
                 self.done = True
                 self.events -= found
-        if b"error" in block and _ERROR.search(block) is not None:
-            self.error = True
+        if b"error" in block and not self.error:
+            self.error = _has_error(block)
         if b'"usage"' in block and USAGE_OBJECT.search(block) is not None:
             return self._scan_usage(block)
         return block
@@ -144,6 +154,24 @@ def _count_done(block: bytes) -> int:
         found += line in (b"data: ", b"data:")
         at = block.find(b"[DONE]", at + 6)
     return found
+
+
+def _has_error(block: bytes) -> bool:
+    """Whether an event is named `error`, or is JSON with an `error` that is not null or with `"object": "error"`."""
+    if _ERROR_TYPE.search(block) is not None:
+        return True
+    # in the text of an answer the quotes are escaped, so nearly all blocks are done with here
+    if b'"error"' not in block:
+        return False
+    return any(_is_error(event) for event in _EVENT_END.split(block) if b'"error"' in event)
+
+
+def _is_error(event: bytes) -> bool:
+    try:
+        answer = _error_decoder.decode(event_data(event))
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return bytes(answer.error) != b"null" or bytes(answer.object) == b'"error"'
 
 
 def event_data(event: bytes) -> bytes:
