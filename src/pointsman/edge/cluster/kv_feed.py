@@ -27,6 +27,7 @@ HIGH_WATER_MARK = 100_000
 _NO_REPLAY = (
     "event batches are missing, and the engine has no replay_endpoint in its --kv-events-config to ask for them"
 )
+_LONGEST_DRAIN_S = 1.0
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -172,9 +173,6 @@ class KvFeed:
 
     def _look_at_clock(self, connections: Connections) -> None:
         now_s = self._loop_s()
-        if self._subscribed_s is not None and now_s >= self._subscribed_s:
-            self._subscribed_s = None
-            self._applier.add(self._sequence.connected())
         if self._give_up is not None and now_s >= self._give_up[0]:
             turn, self._give_up = self._give_up[1], None
             self._applier.add(self._sequence.replay_failed(turn, _NO_REPLAY))
@@ -192,12 +190,21 @@ class KvFeed:
         while self._applier.work(end_s):
             frames = live.read()
             if frames is None:
-                return False
+                self._subscribe_if_due()
+                return not self._applier.work(end_s)
+            if self._subscribed_s is not None and self._loop_s() > self._subscribed_s + _LONGEST_DRAIN_S:
+                self._subscribe_if_due()
             self._silent_s = self._loop_s()
             self._take(frames)
             if time.perf_counter() > end_s:
                 break
         return True
+
+    def _subscribe_if_due(self) -> None:
+        """Only once nothing from before a broken connection is left at the socket: it may be of another process."""
+        if self._subscribed_s is not None and self._loop_s() >= self._subscribed_s:
+            self._subscribed_s = None
+            self._applier.add(self._sequence.connected())
 
     def _take(self, frames: list[bytes]) -> None:
         try:

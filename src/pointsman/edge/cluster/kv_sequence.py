@@ -100,6 +100,7 @@ class KvSequence:
         self._recent: dict[int, int] = {}
         self._held: dict[int, bytes] = {}
         self._held_bytes = 0
+        self._highest_held = 0
         self._connected = False
         self._started = False
         self._unsure = False
@@ -112,6 +113,8 @@ class KvSequence:
         self._overflowed = False
         self._unanswered = False
         """Nobody could tell whether something is missing."""
+        self._curable = False
+        """Something was lost because a replay failed, and the engine may have it still."""
         self._heard = False
         """It is known where the sequence stands, or that it can't be known."""
 
@@ -128,7 +131,7 @@ class KvSequence:
     # ---- from the live socket
 
     def connected(self) -> list[Step]:
-        """The subscription stands: what went by without it is asked for."""
+        """The subscription stands, and all that came before a break was handed over: ask what went by meanwhile."""
         self._connected = True
         if not self._started:
             self._begin("asking for what came before")
@@ -140,9 +143,10 @@ class KvSequence:
         return self._taken()
 
     def disconnected(self) -> list[Step]:
-        """The connection broke: nobody knows what is missed until it is back."""
+        """The connection broke: nobody knows what is missed, and who will be there, until it is back."""
         self._connected = False
-        self._unsure = self._unsure or bool(self._next)
+        self._unsure = self._started
+        self._void_replay()
         self._sync(_BROKEN)
         return self._taken()
 
@@ -152,10 +156,15 @@ class KvSequence:
             if self._replay:
                 return []  # the first replay brings it
             self._begin("the subscription stands")
+        if self._unsure:
+            self._wait_for_proof(seq, payload)
+            return self._taken()
         if self._next is None:
             self._adopt(seq)
         assert self._next is not None
         if seq == self._next:
+            if seq == 0 and self._held:
+                self._distrust_held()
             self._apply(seq, payload)
             self._drain()
             self._finish()
@@ -170,7 +179,7 @@ class KvSequence:
     def verify(self) -> list[Step]:
         """After a long silence: ask whether anything was missed."""
         if self._replay and self._connected and self._asked is None:
-            self._ask()
+            self._ask(from_start=self._curable)
         return self._taken()
 
     # ---- from a replay
@@ -180,6 +189,15 @@ class KvSequence:
         if self._asked is None or turn != self._turn:
             return []
         first, self._first_reply = self._first_reply, False
+        if first and self._curable and self._asked == 0:
+            self._curable = False
+            if seq > 0:
+                self._void_replay()
+                return []
+            self._steps.append(Clear(anew=True))
+            self._next = 0
+            self._recent.clear()
+            self._sync("the engine still has everything: applying it anew")
         if first and seq > self._asked and (self._next is None or seq >= self._next):
             self._lose(f"the engine keeps its events only from {seq} on, and {self._asked} was needed", begin_at=seq)
         if self._next is None:
@@ -216,6 +234,7 @@ class KvSequence:
         self._asked = None
         if self._held or self._unsure:
             self._lose(reason)
+            self._curable = self._replay
         elif self._replay and self.syncing:
             self._unanswered = self._heard = True
             self._steps.append(Doubt(reason, unanswered=True))
@@ -231,11 +250,11 @@ class KvSequence:
     def _begin(self, reason: str) -> None:
         """From nothing: the whole history is wanted."""
         self._started = True
-        self._held.clear()
-        self._held_bytes = self._fruitless = 0
+        self._forget_held()
+        self._fruitless = 0
         self._recent.clear()
         self._asked = None
-        self._unsure = self._unanswered = self._heard = False
+        self._unsure = self._unanswered = self._heard = self._curable = False
         if self._replay:
             self._next = 0
             self._sync(reason)
@@ -263,10 +282,22 @@ class KvSequence:
     def _adopt(self, seq: int) -> None:
         """The first batch where nothing can be asked: only the very first ones have no past worth mentioning."""
         self._next = seq
-        if seq > 1 and not self._heard:
+        if seq == 0:
+            self._steps.append(Clear(anew=True))
+        elif (seq > 1 or self.counts.restarts) and not self._heard:
             reason = f"joined at event batch {seq}, and without replay_endpoint what came before is not known"
             self._steps.append(Doubt(reason))
         self._heard = True
+
+    def _wait_for_proof(self, seq: int, payload: bytes) -> None:
+        """Until a replay shows who is there, nothing is applied. What comes while the connection is broken may be of
+        the process before, and is not even held: the replay brings it if it counts."""
+        if not self._connected:
+            return
+        if self._held and seq < self._highest_held:
+            self._distrust_held()
+        if not self._keep(seq, payload):
+            self._overflow(seq, payload)
 
     def _apply(self, seq: int, payload: bytes) -> None:
         self._steps.append(Apply(seq, payload))
@@ -291,6 +322,7 @@ class KvSequence:
             return True
         if len(self._held) >= self._max_batches or self._held_bytes + len(payload) > self._max_bytes:
             return False
+        self._highest_held = max(seq, self._highest_held)
         self._held[seq] = payload
         self._held_bytes += len(payload)
         return True
@@ -303,8 +335,7 @@ class KvSequence:
             self._steps.append(Clear(anew=True))
             self._begin(f"{reason}: beginning anew")
             return
-        self._held.clear()
-        self._held_bytes = 0
+        self._forget_held()
         self._asked = None
         self._lose(reason, begin_at=seq)
         self._apply(seq, payload)
@@ -320,9 +351,22 @@ class KvSequence:
             if seq == self._next:
                 self._apply(seq, payload)
 
-    def _ask(self) -> None:
+    def _void_replay(self) -> None:
+        self._asked = None
         self._turn += 1
-        self._asked = max(0, (self._next or 0) - 1)
+
+    def _distrust_held(self) -> None:
+        """A lower number came than what is held, and nothing shows yet that both are of the same process."""
+        self._forget_held()
+        self._ask()
+
+    def _forget_held(self) -> None:
+        self._held.clear()
+        self._held_bytes = self._highest_held = 0
+
+    def _ask(self, from_start: bool = False) -> None:
+        self._turn += 1
+        self._asked = 0 if from_start else max(0, (self._next or 0) - 1)
         self._first_reply = True
         self._next_when_asked = self._next
         self.counts.replays += self._replay
