@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pointsman.edge.prompts import body_fields as fields
-from pointsman.edge.prompts.conversation import Conversation, Dialect, Media, Message, read_conversation
+from pointsman.edge.prompts.conversation import Conversation, Dialect, Media, read_conversation
 from pointsman.edge.prompts.errors import NotTokenizable, Reason
+from pointsman.edge.prompts.message_parts import Message
 from pointsman.edge.prompts.meter import METER, Meter
+from pointsman.edge.prompts.sglang_messages import check_tool_order
 from pointsman.edge.prompts.template import ChatTemplate, LocalTime
 from pointsman.edge.prompts.tools import Tool, flattened, read_tools
 from pointsman.edge.wire.openai import ChatRequest
@@ -128,6 +130,8 @@ class ChatRenderer:
                     raise
                 return template.render(messages, meter, tools=flattened(tools), variables=variables)
 
+        if template.matches_tool_calls:
+            check_tool_order(conversation.messages)
         messages, appended = _sglang_ending(conversation.messages, continues)
         if conversation.media is not None:
             shortened = Conversation(messages, conversation.media)
@@ -184,6 +188,8 @@ def _sglang_ending(messages: list[Message], continues: bool) -> tuple[list[Messa
     content = last.get("content")
     if last["role"] != "assistant" or not isinstance(content, str):
         return messages, ""
+    if continues and len(messages) == 1:
+        raise NotTokenizable(Reason.UNUSUAL_FIELD, "continue_final_message: SGLang wants a message before the last one")
     if continues:
         return messages[:-1], content
     return [*messages[:-1], {"role": "user", "content": content}], ""

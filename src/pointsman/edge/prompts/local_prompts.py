@@ -93,7 +93,7 @@ class LocalPrompts:
         try:
             packed = self.cache.complete(work.pieces, work.found, tokenizer.encode_piece)
             packed = tokenizer.wrap(packed, prompt.text, prompt.add_special_tokens) + self._appended(prompt.appended)
-        except UnicodeEncodeError as error:
+        except (TypeError, UnicodeEncodeError) as error:  # half of a surrogate pair, in a tool call's arguments
             raise NotTokenizable(Reason.UNUSUAL_FIELD, f"the prompt has characters that are none: {error}") from None
         if prompt.complete:
             return EncodedPrompt(packed)

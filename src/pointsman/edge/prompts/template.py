@@ -12,8 +12,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from pointsman.edge.prompts.content_format import ContentFormat, sglang_content_format, vllm_content_format
-from pointsman.edge.prompts.conversation import Dialect, Message
+from pointsman.edge.prompts.conversation import Dialect
 from pointsman.edge.prompts.errors import NotTokenizable, Reason, TokenizerFilesError
+from pointsman.edge.prompts.message_parts import Message
 from pointsman.edge.prompts.meter import METER, Meter, MeteredEnvironment, OverBudget, metering_filters
 
 _CONTINUED = "POINTSMAN_CONTINUES_HERE "
@@ -49,6 +50,7 @@ class ChatTemplate:
             Dialect.VLLM: vllm_content_format(tree),
             Dialect.SGLANG: sglang_content_format(tree, source),
         }
+        self.matches_tool_calls = "tool_call_id" in source
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
     def content_format(self, dialect: Dialect) -> ContentFormat:
