@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pointsman.app.cli.configuration_doc import EXAMPLE, document, main
+from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.routing import Routing
@@ -36,8 +37,39 @@ def test_each_key_has_a_row(section: type[msgspec.Struct]) -> None:
 
 def test_what_is_not_built_is_named() -> None:
     text = document()
-    assert "Not built yet: `kv`, `cost`." in text
+    assert "Not built yet: `cost`." in text
     assert "`kv_cache_transfer` (moving KV cache between engines)" in text
+
+
+DESIGNED = """\
+control-plane: {listen_port: 8080, admin_port: 8081, heartbeat_interval: 5s, health_check_enabled: true}
+execution-group:
+  nodes:
+    - {url: http://10.0.0.1:8000, node_role: both, gpu_count: 2, max_batch_size: 32, queue_depth_threshold: 24}
+routing: {policy: auto, route_key: "header:x-tenant", fallback_to_local: true, preempt_enabled: false}
+metrics: {collect_queue_depth: true, collect_kv_cache_miss: true}
+"""
+
+
+def test_keys_that_operators_know_load() -> None:
+    assert len(load_text(DESIGNED, "c.yaml", ConfigTree).execution_group.nodes) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "later"),
+    [
+        ("node_role: both", "node_role: decode"),
+        ("gpu_count: 2", "kv_cache_transfer: auto"),
+        ("gpu_count: 2", "cache_transport: nixl"),
+        ("policy: auto", "policy: cost"),
+        ("preempt_enabled: false", "preempt_enabled: true"),
+        ("collect_queue_depth: true", "export_interval: 10s"),
+        ("collect_queue_depth: true", "collect_gpu_utilization: true"),
+    ],
+)
+def test_those_that_nothing_is_built_for_are_refused_by_name(known: str, later: str) -> None:
+    with pytest.raises(ConfigError, match=f"{later.partition(':')[0]}: .*not built yet"):
+        load_text(DESIGNED.replace(known, later), "c.yaml", ConfigTree)
 
 
 def test_check_and_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pointsman.app.cli import main
+from pointsman.app.cli.siblings import front_ends_with
 
 Start = Callable[..., Any]
 
@@ -99,7 +101,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["status"], ["policies", "list"], ["policies", "set", "prefix"]):
         assert main.run([*arguments, "--admin-url", f"http://127.0.0.1:{port}"]) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f"pointsman: no front end answers at http://127.0.0.1:{port} (Connection refused)")
+        assert said.startswith(f"pointsman: no front end answers at http://127.0.0.1:{port} (connection refused)")
         assert said.count("\n") == 1
     assert main.run(["status", "--admin-url", "nonsense"]) == 2
     assert "expected http://host:port" in capsys.readouterr().err
@@ -115,8 +117,8 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
             "--port: control-plane.listen_port: expected an integer from 0",
         ),
         (
-            ["--engine", "http://a:1", "--policy", "kv"],
-            "--policy: routing.policy: kv: routing by KV events: not built yet",
+            ["--engine", "http://a:1", "--policy", "cost"],
+            "--policy: routing.policy: cost: routing by predicted time: not built yet",
         ),
         (["--config", "absent.yaml"], "absent.yaml: can't be read"),
         (["--engine", "http://a:1", "--port", "0", "--processes", "2"], "--processes: several front ends can't share"),
@@ -146,7 +148,10 @@ def test_a_taken_port_is_one_line(processes: str, capsys: pytest.CaptureFixture[
     assert said.count("\n") == 1
 
 
-def test_processes_share_a_port_and_are_watched(start: Start) -> None:
+def test_processes_share_a_port_and_a_policy_and_are_watched(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     engine = start("engine", "--kind", "sim", "--port", "0", "--model", "m").url("engine sim serves")
     port = free_ports(3)
     ports = ["--port", str(port), "--admin-port", str(port + 1)]
@@ -157,14 +162,57 @@ def test_processes_share_a_port_and_are_watched(start: Start) -> None:
         wait_for_admin(admin_port, "m")
     assert {post(url, {"model": "m", "prompt": "x", "max_tokens": 1})[0] for _ in range(8)} == {200}
 
-    (child, *_) = [process for process in front.family() if process.pid != front.process.pid]
+    admin_urls = [f"http://127.0.0.1:{admin_port}" for admin_port in (port + 1, port + 2)]
+    wait_until(lambda: front_ends_with(admin_urls[1], tmp_path / "pointsman") == admin_urls[::-1])
+    assert main.run(["status", "--admin-url", admin_urls[1]]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"at {admin_url} (of 2 front ends), policy auto" in shown for admin_url in admin_urls)
+    assert main.run(["policies", "set", "random", "--admin-url", admin_urls[0].replace("127.0.0.1", "localhost")]) == 0
+    assert capsys.readouterr().out == "policy: auto → random at 2 front ends\n"
+    assert [policy_at(url) for url in admin_urls] == ["random", "random"]
+    put_policy(admin_urls[1], "round_robin")  # whoever asks one front end, not this program, switches all too
+    wait_until(lambda: policy_at(admin_urls[0]) == "round_robin")
+
+    (child,) = [p for p in front.family() if p.pid != front.process.pid and listens_at(p, port + 1)]
     child.send_signal(signal.SIGKILL)
+    child.wait(30)
+    assert main.run(["policies", "set", "least_loaded", "--admin-url", admin_urls[1]]) == 2
+    said = capsys.readouterr().err
+    assert "round_robin → least_loaded at 1 of 2 front ends" in said
+    assert f"not at {admin_urls[0]} (connection refused)" in said
+    assert main.run(["status", "--admin-url", admin_urls[1]]) == 2
+    assert f"no front end answers at {admin_urls[0]}" in capsys.readouterr().err
     front.line("starting it again")
     for admin_port in (port + 1, port + 2):
         wait_for_admin(admin_port)
+    assert [policy_at(url) for url in admin_urls] == ["least_loaded", "least_loaded"]
     assert len(front.family()) == 3
     assert front.stop(signal.SIGTERM) == 0
     assert front.family() == []
+    assert list((tmp_path / "pointsman").iterdir()) == []
+
+
+def listens_at(process: psutil.Process, port: int) -> bool:
+    return any(c.laddr.port == port for c in process.net_connections() if c.status == psutil.CONN_LISTEN)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def policy_at(admin_url: str) -> str:
+    with urllib.request.urlopen(f"{admin_url}/v1/policies", timeout=5) as answer:
+        name: str = json.load(answer)["policy"]
+    return name
+
+
+def put_policy(admin_url: str, name: str) -> None:
+    body = json.dumps({"policy": name}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{admin_url}/v1/policy", body, method="PUT"), timeout=5):
+        pass
 
 
 def wait_for_admin(port: int, *models: str) -> None:

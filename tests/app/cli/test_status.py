@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pointsman.app.cli import main, status
-from pointsman.edge.serving.status import EngineReport, RequestStatus, Status, WorkerStatus
+from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, WorkerStatus
 
 
 def worker(**changes: Any) -> WorkerStatus:
@@ -29,11 +30,14 @@ def worker(**changes: Any) -> WorkerStatus:
         "cached_share": 0.5,
         "predicted_cached_tokens": 40,
         "reported_cached_tokens": 50,
+        "drift": None,
+        "drift_reason": None,
+        "kv": KvStatus("complete", "all was applied", 1.0, 16, {"gpu": 8}, 0),
     }
     return WorkerStatus(**(values | changes))
 
 
-def report(**changes: Any) -> Status:
+def report(**changes: Any) -> status.FrontEndStatus:
     requests = RequestStatus(
         running=3,
         waiting=0,
@@ -54,10 +58,12 @@ def report(**changes: Any) -> Status:
         "engines": [],
         "requests": requests,
     }
-    return Status(**(values | changes))
+    return status.FrontEndStatus(**(values | changes))
 
 
-def shown(document: Status, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def shown(
+    document: status.FrontEndStatus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
     monkeypatch.setattr(status, "call", lambda *arguments: document)
     assert main.run(["status"]) == 0
     return capsys.readouterr().out.splitlines()
@@ -67,7 +73,7 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     lines = shown(report(), monkeypatch, capsys)
     assert lines[0] == "pointsman 0.1.0, policy prefix"
     assert lines[1] == "models: m (1)"
-    assert lines[3].split() == ["a/0", "vllm", "ready", "3", "1", "26", "%", "12", "1", "50", "%", "40", "50"]
+    assert " ".join(lines[3].split()) == "a/0 vllm ready complete 100 % 3 1 26 % 12 1 50 % 40 50 –"
     assert lines[4] == (
         "requests: 3 running, 0 waiting, 8 finished, 1 failed, 2 cancelled, 4 retries; mean TTFT 12 ms, cached –"
     )
@@ -96,3 +102,50 @@ def test_reasons(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert f"{long_name}/0: unreachable: [connection] refused" in lines
     assert "c (http://c:1): looking: no answer from [c]" in lines
     assert not any(line.startswith("a (http://a:1)") for line in lines)
+
+
+def test_an_engine_that_does_not_tell_its_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = [EngineReport("a", "http://a:1", "ready", "", None, "GET /metrics answered 404")]
+    lines = shown(report(engines=engines), monkeypatch, capsys)
+    assert "a (http://a:1): its load is unknown: GET /metrics answered 404" in lines
+
+
+def test_what_is_known_of_kv_events(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    off = KvStatus("off", "it publishes no KV events", 0.0, None, {}, 0)
+    workers = [
+        worker(),
+        worker(id="b/0", kv=KvStatus("partial", "events were lost", 0.4, 16, {}, 3)),
+        worker(id="c/0", kv=off),
+        worker(id="d/0", kv=off),
+    ]
+    lines = shown(report(workers=workers), monkeypatch, capsys)
+    assert "KV events" in lines[2]
+    assert [line.split("ready")[1].split()[:3] for line in lines[3:7]] == [
+        ["complete", "100", "%"],
+        ["partial", "40", "%"],
+        ["off", "3", "1"],
+        ["off", "3", "1"],
+    ]
+    assert lines[7:9] == [
+        "KV events partial: events were lost (b/0)",
+        "KV events off: it publishes no KV events (c/0, d/0)",
+    ]
+
+
+def test_drift_and_its_likely_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    drifting = worker(drift=0.31, drift_reason="its cache was reset")
+    lines = shown(report(workers=[drifting]), monkeypatch, capsys)
+    assert lines[3].endswith("31 %")
+    assert lines[4] == "a/0: cached tokens differ from what was predicted: its cache was reset"
+
+
+def test_several_front_ends_are_a_list_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(status, "call", lambda *arguments: report())
+    monkeypatch.setattr(status, "front_ends", lambda url: [url, "http://b:2"])
+    assert main.run(["status", "--json", "--admin-url", "http://a:1"]) == 0
+    told = msgspec.json.decode(capsysbinary.readouterr().out)
+    assert [front_end["admin_url"] for front_end in told] == ["http://a:1", "http://b:2"]

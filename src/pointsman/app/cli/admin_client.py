@@ -11,19 +11,34 @@ import aiohttp
 import click
 import msgspec
 
+from pointsman.app.cli.siblings import front_ends_with, runtime_folder
 from pointsman.core.model.errors import EngineError
+from pointsman.edge.configuration.control_plane import ControlPlane
+from pointsman.edge.engines.http import connect_reason
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
+DEFAULT_ADMIN_URL = f"http://{ControlPlane().admin_host}:{ControlPlane().admin_port}"
 _LIMIT_S = 10.0
+
+
+class NoFrontEndError(EngineError):
+    """Nobody listens at an admin URL, or it doesn't answer."""
+
+    def __init__(self, admin_url: str, reason: str) -> None:
+        super().__init__(
+            f"no front end answers at {admin_url} ({reason}); start one with `pointsman up` or "
+            "`pointsman serve`, or name its admin port with --admin-url"
+        )
+        self.reason = reason
 
 
 def admin_url_option(command: F) -> F:
     """The option `--admin-url` of the verbs that ask a running front end."""
     return click.option(
         "--admin-url",
-        default="http://127.0.0.1:8081",
+        default=DEFAULT_ADMIN_URL,
         show_default=True,
         help="Admin port of the front end, `http://host:port`.",
     )(command)
@@ -50,10 +65,7 @@ async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> b
     except aiohttp.InvalidURL:
         raise EngineError(f"--admin-url {admin_url}: expected http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise EngineError(
-            f"no front end answers at {admin_url} ({_reason(error)}); start one with `pointsman up` or "
-            "`pointsman serve`, or name its admin port with --admin-url"
-        ) from None
+        raise NoFrontEndError(admin_url, _reason(error)) from None
     if answer.status >= 400:
         raise EngineError(f"{admin_url}{path}: {_message(raw) or f'status {answer.status}'}")
     return raw
@@ -63,8 +75,13 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing for {_LIMIT_S:.0f} s"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return os.strerror(error.os_error.errno) if error.os_error.errno else str(error.os_error)
+        return connect_reason(error)
     return str(error) or type(error).__name__
+
+
+def front_ends(admin_url: str) -> list[str]:
+    """The admin URLs of the front end at `admin_url` and of those that `serve --processes` started with it."""
+    return front_ends_with(admin_url, runtime_folder(os.environ))
 
 
 class _ErrorBody(msgspec.Struct):

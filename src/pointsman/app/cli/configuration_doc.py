@@ -40,7 +40,8 @@ _HEAD = """\
 
 One YAML file, given with `--config FILE`. Every key has a default, except an engine's `url`. The file is checked as a
 whole at start: an unknown key, a wrong type or a value out of range ends the start with the file, the line, the key
-and what was expected. A key whose feature isn't built yet is refused by name.
+and what was expected. A key or value whose feature isn't built yet is refused by name, also where ignoring it would do
+no harm: a file that is accepted does all that it says.
 
 Flags override the file and are checked in the same way: `--engine` (all nodes), `--host`, `--port`, `--admin-port`,
 `--policy`.

@@ -9,8 +9,10 @@ from typing import TypeVar
 
 import click
 
+from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.loader import load_file
 from pointsman.edge.configuration.overrides import Override, apply_overrides, engine_override
+from pointsman.edge.configuration.routing import Routing
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.telemetry.logs import LEVELS
 
@@ -31,12 +33,13 @@ class FrontendFlags:
 
 def frontend_options(command: F) -> F:
     """`--config --host --port --admin-port --policy --log-level`."""
+    plane = ControlPlane()
     options = (
         click.option("--config", type=click.Path(path_type=Path), help="Configuration file (docs/configuration.md)."),
-        click.option("--host", help="Address to listen at (127.0.0.1; 0.0.0.0 lets other machines in)."),
-        click.option("--port", type=int, help="Port for clients (8080; 0 takes a free one)."),
-        click.option("--admin-port", type=int, help="Port for metrics, status and control (8081)."),
-        click.option("--policy", help="Who decides: auto, prefix, least_loaded, round_robin, …"),
+        click.option("--host", help=f"Address to listen at ({plane.listen_host}; 0.0.0.0 lets other machines in)."),
+        click.option("--port", type=int, help=f"Port for clients ({plane.listen_port}; 0 takes a free one)."),
+        click.option("--admin-port", type=int, help=f"Port for metrics, status and control ({plane.admin_port})."),
+        click.option("--policy", help=f"Who decides ({Routing().policy}; `pointsman policies` lists all)."),
         click.option("--log-level", type=click.Choice(LEVELS), help="Least severity of what is logged."),
     )
     for option in reversed(options):

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from pointsman.app.cli.descriptors import raise_descriptor_limit
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.up_display import Display
@@ -51,7 +52,9 @@ _OPTIONS_OF = {
 @click.option("--kv-events", metavar="ENDPOINT", help="sim: publish KV events there, e.g. tcp://127.0.0.1:5557.")
 @click.option("--replay", metavar="ENDPOINT", help="sim: answer replay requests there.")
 @click.option("--replay-batches", type=click.IntRange(1), help="sim: batches kept for replay (10000).")
-@click.option("--event-form", type=click.Choice([str(form) for form in EventForm]), help="sim: how events are written (map).")
+@click.option(
+    "--event-form", type=click.Choice([str(form) for form in EventForm]), help="sim: how events are written (map)."
+)
 @click.option("--topic", help="sim: topic of its KV events.")
 @click.option("--dp-rank", type=click.IntRange(0), help="sim: data-parallel rank in its events and metrics (0).")
 @click.option("--seed", type=int, help="sim: for what faults draw at random (0).")
@@ -102,6 +105,7 @@ async def _simulate(host: str, port: int, model: str | None, given: dict[str, An
     if "event_form" in given:
         given["event_form"] = EventForm(given["event_form"])
     server = SimServer(SimSettings(host=host, port=port, **given))
+    raise_descriptor_limit()
     try:
         await server.start()
     except OSError as error:

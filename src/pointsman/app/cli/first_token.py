@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from pointsman.core.model.errors import EngineError
+from pointsman.edge.engines.http import connect_reason
 
 _TOKEN_LIMIT_S = 120.0
 WORKER_HEADER = "x-pointsman-worker"
@@ -27,6 +28,8 @@ async def first_token(url: str, model: str) -> FirstToken:
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=False)) as session:
         try:
             return await _chat(session, url, model)
+        except aiohttp.ClientConnectorError as error:
+            raise EngineError(f"the first request failed: {connect_reason(error)}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineError(f"the first request failed: {str(error) or type(error).__name__}") from error
 

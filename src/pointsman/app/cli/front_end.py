@@ -1,25 +1,41 @@
-"""One front end in this process, for `serve` and its processes."""
+"""One front end in this process, for `up`, `serve` and its processes."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import socket
 
 import click
 
+from pointsman.app.cli.descriptors import connections_that_fit
+from pointsman.app.cli.switchboard import follow
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
 
 
-async def serve_here(tree: ConfigTree, *, reuse_port: bool) -> int:
-    """Serve until cancelled; then requests in flight get `shutdown_grace`. Never returns by itself."""
-    frontend = Frontend(FrontendSettings.of(tree, os.environ, reuse_port=reuse_port))
+def front_end_settings(tree: ConfigTree, *, reuse_port: bool = False) -> FrontendSettings:
+    """The settings of a front end of this process, which takes as many connections as the system lets it."""
+    settings = FrontendSettings.of(tree, os.environ, reuse_port=reuse_port)
+    limits = dataclasses.replace(settings.limits, max_connections=connections_that_fit())
+    return dataclasses.replace(settings, limits=limits)
+
+
+async def serve_here(tree: ConfigTree, line: socket.socket | None = None) -> int:
+    """Serve until cancelled; then requests in flight get `shutdown_grace`. Never returns by itself.
+
+    With a line to a supervisor it shares the port, and the policy, with the supervisor's other front ends.
+    """
+    frontend = Frontend(front_end_settings(tree, reuse_port=line is not None))
     await frontend.start()
     try:
-        if not reuse_port:
+        if line is None:
             click.echo(f"pointsman serves {frontend.url}/v1  (admin: {frontend.admin_url}; Ctrl-C stops)")
-        await asyncio.Event().wait()
+            await asyncio.Event().wait()
+        else:
+            await follow(line, frontend.admin_url, frontend.policy)
     finally:
         await frontend.close(tree.control_plane.shutdown_grace.s)
     return 0

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import click
 import msgspec
+from click.core import ParameterSource
 
-from pointsman.app.cli.admin_client import admin_url_option, call
+from pointsman.app.cli.admin_client import DEFAULT_ADMIN_URL, NoFrontEndError, admin_url_option, call, front_ends
 from pointsman.app.cli.output import json_option, write_json
+from pointsman.core.model.errors import EngineError
+from pointsman.edge.serving.policies import load_registry
 
 
 class Policies(msgspec.Struct):
-    """What the admin port says of policies."""
+    """What the admin port says of policies; `policy` is None where no front end runs."""
 
-    policy: str
+    policy: str | None
     policies: list[str]
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def policies(ctx: click.Context) -> None:
-    """The policies of a running front end; without a verb: list them."""
+    """The policies of a running front end, or those installed; without a verb: list them."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_policies)
 
@@ -27,16 +30,22 @@ def policies(ctx: click.Context) -> None:
 @policies.command("list")
 @admin_url_option
 @json_option
-def list_policies(admin_url: str = "http://127.0.0.1:8081", json_file: str | None = None) -> int:
-    """List the policies; the one in use is marked."""
-    answer = call("GET", admin_url, "/v1/policies", Policies)
+@click.pass_context
+def list_policies(ctx: click.Context, admin_url: str = DEFAULT_ADMIN_URL, json_file: str | None = None) -> int:
+    """List the policies; the one in use is marked. Without a front end: those built in and installed."""
+    asked_for = ctx.get_parameter_source("admin_url") is ParameterSource.COMMANDLINE
+    try:
+        answer = call("GET", admin_url, "/v1/policies", Policies)
+    except NoFrontEndError:
+        if asked_for:
+            raise
+        click.echo(f"no front end runs at {admin_url}; built in and installed are:", err=True)
+        answer = Policies(None, load_registry().names())
     if json_file is not None:
         write_json(answer, json_file)
         return 0
-    for name in answer.policies:
+    for name in dict.fromkeys([*answer.policies, *filter(None, [answer.policy])]):
         click.echo(f"{'*' if name == answer.policy else ' '} {name}")
-    if answer.policy not in answer.policies:
-        click.echo(f"* {answer.policy}")
     return 0
 
 
@@ -44,8 +53,33 @@ def list_policies(admin_url: str = "http://127.0.0.1:8081", json_file: str | Non
 @click.argument("name")
 @admin_url_option
 def set_policy(name: str, admin_url: str) -> int:
-    """Decide by policy NAME from now on; requests in flight are not touched."""
+    """Decide by policy NAME from now on; requests in flight are not touched.
+
+    All front ends of one `serve --processes` are switched.
+    """
     before = call("GET", admin_url, "/v1/policies", Policies).policy
-    after = call("PUT", admin_url, "/v1/policy", Policies, {"policy": name}).policy
-    click.echo(f"policy: {before} → {after}")
+    first, *others = front_ends(admin_url)
+    _switch(first, name)
+    failed = [f"{url} ({error})" for url in others if (error := _trouble(url, name)) is not None]
+    count = len(others) + 1
+    if failed:
+        raise EngineError(
+            f"policy: {before} → {name} at {count - len(failed)} of {count} front ends, not at {'; '.join(failed)}. "
+            "One that is being started again comes back with it; ask with `pointsman policies list --admin-url URL`"
+        )
+    click.echo(f"policy: {before} → {name}" + (f" at {count} front ends" if others else ""))
     return 0
+
+
+def _switch(admin_url: str, name: str) -> None:
+    call("PUT", admin_url, "/v1/policy", Policies, {"policy": name})
+
+
+def _trouble(admin_url: str, name: str) -> str | None:
+    try:
+        _switch(admin_url, name)
+    except NoFrontEndError as error:
+        return error.reason
+    except EngineError as error:
+        return str(error)
+    return None

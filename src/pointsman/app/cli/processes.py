@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ import msgspec
 from pointsman.app.cli.front_end import serve_here
 from pointsman.app.cli.main import EXIT_ERROR
 from pointsman.app.cli.run_loop import run_until_stopped
+from pointsman.app.cli.siblings import SiblingsFile, runtime_folder
+from pointsman.app.cli.switchboard import Switchboard
 from pointsman.core.model.errors import ConfigError, PointsmanError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.control_plane import ControlPlane
@@ -44,10 +47,23 @@ def serve_in_processes(tree: ConfigTree, count: int) -> int:
     last = f" to {plane.admin_port + count - 1}" if plane.admin_port else ""
     click.echo(
         f"pointsman serves port {plane.listen_port} with {count} front ends (admin ports {plane.admin_port}{last}). "
-        "They share no state yet: each counts its own requests and learns its own prefixes."
+        "A switch of the policy at one reaches all; each counts its own requests and learns its own prefixes."
     )
     sys.stdout.flush()
-    return _Supervisor(trees, plane.shutdown_grace.s + _KILL_AFTER_S).run()
+    siblings = _siblings_file()
+    try:
+        return _Supervisor(trees, plane.shutdown_grace.s + _KILL_AFTER_S, siblings).run()
+    finally:
+        if siblings is not None:
+            siblings.close()
+
+
+def _siblings_file() -> SiblingsFile | None:
+    try:
+        return SiblingsFile(runtime_folder(os.environ))
+    except ConfigError as error:
+        _log.warning("`pointsman status` will show one of the front ends at a time: %s", error)
+        return None
 
 
 def _tree_of(tree: ConfigTree, index: int) -> ConfigTree:
@@ -64,6 +80,10 @@ def _tree_of(tree: ConfigTree, index: int) -> ConfigTree:
     return msgspec.structs.replace(tree, control_plane=changed)
 
 
+def _with_policy(tree: ConfigTree, policy: str) -> ConfigTree:
+    return msgspec.structs.replace(tree, routing=msgspec.structs.replace(tree.routing, policy=policy))
+
+
 def _refuse_taken_port(plane: ControlPlane) -> None:
     """Front ends that share a port would also share it with a stranger who does the same."""
     refuse_taken(plane.listen_host, plane.listen_port, "--port")
@@ -72,8 +92,11 @@ def _refuse_taken_port(plane: ControlPlane) -> None:
 class _Supervisor:
     """Parent of the front ends. Runs no event loop and no thread, so fork is safe."""
 
-    def __init__(self, trees: list[ConfigTree], kill_after_s: float) -> None:
+    def __init__(self, trees: list[ConfigTree], kill_after_s: float, siblings: SiblingsFile | None) -> None:
         self._trees = trees
+        self._siblings = siblings
+        self._written: list[str] = []
+        self._board = Switchboard(trees[0].routing.policy)
         self._kill_after_s = kill_after_s
         self._children: dict[int, int] = {}
         self._stopping = False
@@ -89,11 +112,15 @@ class _Supervisor:
                 for index in [i for i, at in due.items() if at <= now]:
                     del due[index]
                     self._fork(index)
+                self._board.exchange()
                 for index in self._reap():
+                    self._board.hang_up(index)
                     due[index] = time.monotonic() + _RESTART_PAUSE_S
+                self._write_siblings()
                 time.sleep(_POLL_S)
             self._stop_all()
         finally:
+            self._board.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self._status
@@ -105,12 +132,32 @@ class _Supervisor:
 
     def _fork(self, index: int) -> None:
         parent = os.getpid()
+        tree = _with_policy(self._trees[index], self._board.policy)
+        line = self._board.connect(index)
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
         pid = os.fork()
         if pid == 0:
-            _in_child(lambda: run_until_stopped(serve_here(self._trees[index], reuse_port=True)), parent)
+            _in_child(lambda: self._serve(tree, line), parent)
+        line.close()
         self._children[pid] = index
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
+
+    def _serve(self, tree: ConfigTree, line: socket.socket) -> int:
+        """What a child does."""
+        self._board.close()
+        with line:
+            return run_until_stopped(serve_here(tree, line))
+
+    def _write_siblings(self) -> None:
+        urls = [url for _, url in sorted(self._board.admin_urls.items())]
+        # One that is being started again still counts: who asks for all must hear that one is missing.
+        if self._siblings is None or urls == self._written or len(urls) < len(self._trees):
+            return
+        self._written = urls
+        try:
+            self._siblings.write(urls)
+        except OSError as error:
+            _log.warning("`pointsman status` will show one of the front ends at a time: %s", error)
 
     def _reap(self) -> list[int]:
         """The front ends that ended by themselves and shall start again."""

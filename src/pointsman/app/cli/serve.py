@@ -35,4 +35,4 @@ def serve(
         raise ConfigError("no engines: give --engine URL, or execution-group.nodes in a file with --config")
     if processes > 1:
         return serve_in_processes(tree, processes)
-    return run_until_stopped(serve_here(tree, reuse_port=False))
+    return run_until_stopped(serve_here(tree))

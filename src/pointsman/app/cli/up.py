@@ -12,6 +12,7 @@ import msgspec
 
 from pointsman.app.cli.configured import FrontendFlags, frontend_options, load_tree
 from pointsman.app.cli.first_token import FirstToken, first_token
+from pointsman.app.cli.front_end import front_end_settings
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.up_display import Display
@@ -26,7 +27,6 @@ from pointsman.edge.engines.local.fleet import LocalEngine, LocalFleet, plan_eng
 from pointsman.edge.engines.local.model_file import resolve
 from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL, ModelFile, ModelSpec
 from pointsman.edge.serving.frontend import Frontend
-from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.telemetry.logs import set_up_logs
 from pointsman.edge.wire.listening import refuse_taken
 
@@ -111,7 +111,7 @@ def _node(engine: LocalEngine) -> Node:
 
 
 async def _serve(tree: ConfigTree, fleet: LocalFleet, models: Sequence[str], display: Display) -> None:
-    frontend = Frontend(FrontendSettings.of(tree, os.environ))
+    frontend = Frontend(front_end_settings(tree))
     await frontend.start()
     try:
         display.say(f"front end listens at {frontend.url}, admin at {frontend.admin_url}")

@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from pointsman.app.cli.admin_client import DEFAULT_ADMIN_URL
+
 _TEXT = """
 Everything runs. Paste into another terminal:
 
@@ -25,8 +27,6 @@ or into Python (pip install openai):
 What it does: {command} status{admin}.  Ctrl-C stops everything.
 """
 
-_DEFAULT_ADMIN_URL = "http://127.0.0.1:8081"
-
 
 def how_to_call(url: str, admin_url: str, model: str, command: str = "pointsman") -> str:
     """A curl line, an OpenAI SDK snippet, and how to look inside with `command`."""
@@ -37,7 +37,7 @@ def how_to_call(url: str, admin_url: str, model: str, command: str = "pointsman"
             "stream": True,
         }
     )
-    admin = "" if admin_url == _DEFAULT_ADMIN_URL else f" --admin-url {admin_url}"
+    admin = "" if admin_url == DEFAULT_ADMIN_URL else f" --admin-url {admin_url}"
     return _TEXT.format(url=url, model=model, body=shlex.quote(body), admin=admin, command=command)
 
 

@@ -1,0 +1,107 @@
+"""The status document of one front end as lines and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pointsman.core.ledger.events import KvFeedState
+from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, WorkerStatus
+
+READY = "ready"
+_STATE_STYLE = {READY: "green", "draining": "yellow", "not_probed": "yellow"}
+
+
+def print_status(console: Console, answer: Status, at: str = "") -> None:
+    """All of it; `at` is added to the first line."""
+    policy = answer.policy if answer.policy == answer.policy_in_force else f"{answer.policy} → {answer.policy_in_force}"
+    console.print(f"pointsman {answer.version}{escape(at)}, policy [bold]{escape(policy)}[/bold]")
+    console.print(_models(answer.models))
+    console.print(_workers(answer.workers))
+    for line in _troubles(answer):
+        console.print(f"[red]{escape(line)}[/red]")
+    for line in _kv_reasons(answer.workers):
+        console.print(f"[yellow]{escape(line)}[/yellow]")
+    console.print(_requests(answer.requests))
+
+
+def _models(models: dict[str, list[str]]) -> str:
+    if not models:
+        return "models: none yet"
+    return "models: " + ", ".join(f"{escape(model)} ({len(workers)})" for model, workers in sorted(models.items()))
+
+
+def _workers(workers: list[WorkerStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("worker", "kind", "state", "KV events"):
+        table.add_column(name, no_wrap=True)
+    for name in ("running", "queued", "KV", "requests", "failed", "cached", "predicted", "reported", "drift"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for worker in workers:
+        style = _STATE_STYLE.get(worker.state, "red")
+        table.add_row(
+            escape(worker.id),
+            worker.kind,
+            f"[{style}]{escape(worker.state)}[/{style}]",
+            _kv(worker.kv),
+            f"{worker.running} + {worker.foreign}" if worker.foreign else str(worker.running),
+            str(worker.queued),
+            _percent(worker.kv_use),
+            str(worker.requests_total),
+            str(worker.failed_total),
+            _percent(worker.cached_share),
+            str(worker.predicted_cached_tokens),
+            str(worker.reported_cached_tokens),
+            _percent(worker.drift),
+        )
+    return table
+
+
+def _kv(kv: KvStatus) -> str:
+    """For example `partial 40 %`."""
+    return escape(kv.state) if kv.state == KvFeedState.OFF else f"{escape(kv.state)} {_percent(kv.confidence)}"
+
+
+def _troubles(answer: Status) -> Iterator[str]:
+    """Why a worker gets no requests, and which engine is no worker at all, or doesn't tell its load."""
+    for worker in answer.workers:
+        if worker.state != READY:
+            yield f"{worker.id}: {worker.state}: {worker.reason}"
+        if worker.drift_reason:
+            yield f"{worker.id}: cached tokens differ from what was predicted: {worker.drift_reason}"
+    known = {worker.url for worker in answer.workers}
+    for engine in answer.engines:
+        if engine.url not in known:
+            yield _engine(engine)
+        elif engine.load_unknown:
+            yield f"{engine.name} ({engine.url}): its load is unknown: {engine.load_unknown}"
+
+
+def _engine(engine: EngineReport) -> str:
+    return f"{engine.name} ({engine.url}): {engine.state}: {engine.reason}"
+
+
+def _kv_reasons(workers: list[WorkerStatus]) -> Iterator[str]:
+    """Why what workers hold isn't known exactly; those with the same reason in one line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for worker in workers:
+        if worker.kv.state != KvFeedState.COMPLETE:
+            alike.setdefault((worker.kv.state, worker.kv.reason), []).append(worker.id)
+    for (state, reason), ids in alike.items():
+        yield f"KV events {state}: {reason or 'no reason given'} ({', '.join(ids)})"
+
+
+def _requests(requests: RequestStatus) -> str:
+    ttft = "–" if requests.ttft_mean_ms is None else f"{requests.ttft_mean_ms:.0f} ms"
+    return (
+        f"requests: {requests.running} running, {requests.waiting} waiting, {requests.finished_total} finished, "
+        f"{requests.failed_total} failed, {requests.cancelled_total} cancelled, {requests.retries_total} retries; "
+        f"mean TTFT {ttft}, cached {_percent(requests.cached_share)}"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
