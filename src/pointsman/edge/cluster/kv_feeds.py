@@ -10,7 +10,7 @@ from typing import Self
 
 import zmq
 
-from pointsman.core.ledger.events import KvEvent
+from pointsman.core.ledger.events import BlocksCleared, KvEvent
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.cluster.kv_applier import Clock
 from pointsman.edge.cluster.kv_feed import KvFeed
@@ -70,6 +70,9 @@ class KvFeeds:
         for worker in list(feeds):
             if worker in joined or feeds[worker].source != wanted.get(worker):
                 self._end(feeds.pop(worker))
+                if worker in wanted and worker not in joined:
+                    # The ledger knows the worker's cache by the feed that ends here.
+                    self._emit(BlocksCleared(worker, self._now_ms()))
         for worker, where in wanted.items():
             if worker not in feeds:
                 feeds[worker] = self._begin(where)
