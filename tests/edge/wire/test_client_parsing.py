@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -49,14 +50,14 @@ class Calls:
 
 @pytest.fixture
 def exchange(fake_transport_type):
-    def make(head=HEAD):
+    def make(head=HEAD, sink=None):
         loop = asyncio.new_event_loop()
         loop.close()
         pool = Pool()
         connection = UpstreamProtocol(pool, Origin("http", "up", 80), loop)
         transport = fake_transport_type()
         connection.connection_made(transport)
-        sink = Calls()
+        sink = sink or Calls()
         sink.hold = connection.hold()
         sink.hold.send(head, b"", sink)
         return connection, transport, sink, pool
@@ -101,6 +102,121 @@ def test_any_split_gives_the_same_calls(fake_transport_type, data):
                 assert len([c for c in sink.calls if c[0] == "data"]) <= before + 1
         assert sink.summary == ([("head", status, headers), ("end",)], body)
         assert pool.free == turn + 1
+
+
+class ParserOnly(UpstreamProtocol):
+    """Never leaves the parser out."""
+
+    __slots__ = ()
+
+    def _ends_between_chunks(self, data):
+        return False
+
+
+class ChunkCalls(Calls):
+    """A sink that takes framed chunks, and checks the framing."""
+
+    def on_chunk(self, data, framed):
+        assert framed == b"%x\r\n%b\r\n" % (len(data), data)
+        self.framed = getattr(self, "framed", 0) + 1
+        self.on_data(data)
+
+
+LOOKALIKES = st.tuples(
+    st.sampled_from([b"\n\r\n", b"\r\n\r\n", b"1\r\n", b"3\r\nabc\r\n", b"data: x\n\r\n"]),
+    st.sampled_from([b"1\r\n1\r\n", b"3\r\nabc\r\n", b"5\r\n5\r\n", b"0\r\n\r\n", b"1\r\n\n\r\n", b""]),
+)
+"""Two parts of a chunk's data that read as framing."""
+PIECES = st.one_of(
+    LOOKALIKES,
+    LOOKALIKES,
+    st.tuples(st.binary(min_size=1, max_size=20), st.just(b"")),
+    st.tuples(st.integers(1, 300).map(lambda n: b"x" * n), st.just(b"\n")),
+)
+SIZE_LINES = st.sampled_from(
+    [b"%x\r\n"] * 6 + [b"%X\r\n", b"0%x\r\n", b"%x;a=1\r\n", b"%x \r\n", b"+%x\r\n", b"0x%x\r\n"]
+)
+
+
+@st.composite
+def chunked_streams(draw):
+    """(bytes of a chunked answer, places to cut it): whole and broken ones, cut mostly between chunks."""
+    text = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    cuts = {len(text)}
+    for first, second in draw(st.lists(PIECES, max_size=8)):
+        text += draw(SIZE_LINES) % len(first + second)
+        for piece in (b"", first, second):
+            text += piece
+            if draw(st.booleans()):
+                cuts.add(len(text))
+        text += b"\r\n" if draw(st.integers(0, 19)) else draw(st.sampled_from([b"", b"\n", b"\r\n\r\n"]))
+        if draw(st.integers(0, 3)):
+            cuts.add(len(text))
+    text += draw(
+        st.sampled_from([b"0\r\n\r\n", b"0\r\nx-sum: 1\r\n\r\n", b"", b"0\r\n\r\nHTTP/1.1 200 OK\r\n", b"zz\r\n"])
+    )
+    cuts |= set(draw(st.lists(st.integers(1, len(text)), max_size=3)))
+    return text, sorted({0, len(text)} | cuts)
+
+
+def told(protocol_type, fake_transport_type, sink, text, cuts):
+    """What a sink and the pool hear of an answer."""
+    pool, transport = Pool(), fake_transport_type()
+    connection = protocol_type(pool, Origin("http", "up", 80), None)
+    connection.connection_made(transport)
+    connection.send(HEAD, b"", sink)
+    progress = []
+    for start, end in pairwise(cuts):
+        connection.data_received(text[start:end])
+        progress.append(sink.summary)
+    connection.eof_received()
+    connection.connection_lost(None)
+    return progress, sink.summary, pool.free, transport.closed
+
+
+@settings(max_examples=300, deadline=None)
+@given(chunked_streams())
+def test_chunks_beside_the_parser_are_told_as_by_the_parser(fake_transport_type, stream):
+    text, cuts = stream
+    expected = told(ParserOnly, fake_transport_type, Calls(), text, cuts)
+    assert told(UpstreamProtocol, fake_transport_type, Calls(), text, cuts) == expected
+    assert told(UpstreamProtocol, fake_transport_type, ChunkCalls(), text, cuts) == expected
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        (CHUNKED + b"8\r\n", b"3\r\nabc\r\n", b"\r\n0\r\n\r\n"),
+        (CHUNKED, b"1\r\na\r\n8\r\n", b"3\r\nabc\r\n", b"\r\n0\r\n\r\n"),
+        (CHUNKED, b"b\r\n\n\r\n", b"3\r\nabc\r\n", b"\r\n0\r\n\r\n"),
+        (CHUNKED, b"c\r\nx\n\r\n", b"3\r\nabc\r\n", b"\r\n0\r\n\r\n"),
+        (CHUNKED, b"e\r\n", b"abc\n\r\n", b"3\r\nabc\r\n", b"\r\n0\r\n\r\n"),
+    ],
+)
+def test_data_that_reads_as_a_chunk_is_data(exchange, reads):
+    connection, _, sink, pool = exchange()
+    for read in reads:
+        connection.data_received(read)
+    assert sink.summary[1].endswith(b"3\r\nabc\r\n")
+    assert sink.calls[-1] == ("end",)
+    assert pool.free == 1
+
+
+@pytest.mark.parametrize("size", [1, 9, 15, 16, 17, 255, 256, 257, 4095, 4096, 4097, 70_000])
+def test_single_chunks_are_handed_over_with_their_framing(exchange, size):
+    framed = ChunkCalls()
+    connection, _, _, pool = exchange(sink=framed)
+    body = b"x" * (size - 1) + b"\n"
+    connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        connection.data_received(b"%x\r\n%b\r\n" % (size, body))
+    connection.data_received(b"0\r\n\r\n")
+    assert framed.summary[1] == body * 3
+    assert getattr(framed, "framed", 0) == (3 if size < 4096 else 0)
+    assert pool.free == 1
 
 
 BAD_ANSWERS = [
@@ -222,6 +338,26 @@ def test_failing_sink_ends_its_own_exchange_only(exchange, caplog, where):
     connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc")
     assert len(caplog.records) == 1
     assert len(errors) == (where != "on_end")
+
+
+@pytest.mark.parametrize("sink_type", [Calls, ChunkCalls])
+@pytest.mark.parametrize("how", ["fail", "abort"])
+def test_sink_that_ends_its_exchange_at_a_single_chunk(exchange, caplog, sink_type, how):
+    connection, transport, sink, pool = exchange(sink=sink_type())
+    connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+
+    def end(data):
+        if how == "fail":
+            raise KeyError("sink")
+        connection.abort()
+
+    sink.on_data = end
+    connection.data_received(b"3\r\nabc\r\n")
+    connection.data_received(b"3\r\nabc\r\n")
+    assert [call[0] for call in sink.calls] == (["head", "error"] if how == "fail" else ["head"])
+    assert len(caplog.records) == (how == "fail")
+    assert transport.closed
+    assert pool.free == 0
 
 
 def test_bytes_that_nobody_asked_for_close_an_idle_connection(exchange):

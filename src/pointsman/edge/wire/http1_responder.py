@@ -43,6 +43,7 @@ class Responder:
         "_length",
         "_owner",
         "_status",
+        "_streams",
         "_transport",
         "disconnected",
         "finished",
@@ -71,6 +72,7 @@ class Responder:
         self._length: int | None = None
         self._left = -1
         self._chunked = False
+        self._streams = False
         self.keep_alive = keep_alive
         """False: the connection ends with this answer."""
         self.started = False
@@ -103,14 +105,24 @@ class Responder:
         if self._fields is not None and not self.disconnected:
             self._send(self._take_head())
 
-    def write(self, data: bytes) -> None:
-        """Send body bytes. Raises ValueError beyond the length given to `start`."""
+    def write(self, data: bytes, framed: bytes | None = None) -> None:
+        """Send body bytes. Raises ValueError beyond the length given to `start`.
+
+        `framed` is the same data as whole chunks, if the caller has it: it goes out as it is where chunks are sent.
+        """
         if self.disconnected or not data:
+            return
+        if self._streams:  # a token's way
+            try:
+                self._transport.write(framed or b"%x\r\n%b\r\n" % (len(data), data))
+            except RuntimeError:
+                self.disconnected = True  # see _send
             return
         if not self.started or self.finished:
             raise RuntimeError("body bytes outside of an answer; call start() before and finish() after them")
         head = self._take_head() if self._fields is not None else b""
         if self._chunked:
+            self._streams = True
             self._send(b"%b%x\r\n%b\r\n" % (head, len(data), data))
         elif self._head_only:
             if head:
@@ -137,6 +149,7 @@ class Responder:
             return
         if self._chunked:
             self._send(b"0\r\n\r\n")
+        self._streams = False
         self.finished = True
         self._owner.response_done(self)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
@@ -17,6 +18,20 @@ logger = logging.getLogger("pointsman.wire")
 _MAX_HEAD_BYTES = 256 * 1024
 _MAX_INTERIM = 16
 _JOIN_BYTES = 64 * 1024
+_SHORT_CHUNK_BYTES = 4096
+
+
+def _chunk_heads() -> tuple[bytes | None, ...]:
+    """By the length of a chunk with its framing: the size line of a single whole chunk of that length."""
+    heads: list[bytes | None] = [None] * (_SHORT_CHUNK_BYTES + 8)
+    for size in range(1, _SHORT_CHUNK_BYTES):
+        head = b"%x\r\n" % size
+        heads[len(head) + size + 2] = head
+    return tuple(heads)
+
+
+_CHUNK_HEADS = _chunk_heads()
+_LONGEST_CHUNK_BYTES = len(_CHUNK_HEADS)
 
 
 class ResponseSink(Protocol):
@@ -33,6 +48,13 @@ class ResponseSink(Protocol):
 
     def on_error(self, error: UpstreamError) -> None:
         """The answer can't be completed."""
+
+
+class ChunkSink(ResponseSink, Protocol):
+    """A sink that can pass chunks on as they are framed, so that nobody has to frame them anew."""
+
+    def on_chunk(self, data: bytes, framed: bytes) -> None:
+        """Instead of `on_data`, when a read was one whole chunk and nothing else: `framed` is what was read."""
 
 
 class ConnectionPool(Protocol):
@@ -90,6 +112,8 @@ class UpstreamProtocol(asyncio.Protocol):
     """A connection that the pool made. One exchange at a time; goes back to the pool by itself after `on_end`."""
 
     __slots__ = (
+        "_between_chunks",
+        "_chunked",
         "_complete",
         "_head_bytes",
         "_head_only",
@@ -100,6 +124,7 @@ class UpstreamProtocol(asyncio.Protocol):
         "_interim",
         "_keep_alive",
         "_loop",
+        "_on_chunk",
         "_parser",
         "_parts",
         "_paused",
@@ -128,6 +153,7 @@ class UpstreamProtocol(asyncio.Protocol):
         self._hold: UpstreamConnection | None = None
         self._paused = False
         self._parts: list[bytes] = []
+        self._on_chunk: Callable[[bytes, bytes], None] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -143,6 +169,8 @@ class UpstreamProtocol(asyncio.Protocol):
         self._surplus = False
         self._received = False
         self._interim = 0
+        self._chunked = False
+        self._between_chunks = False
 
     # ---- what the pool and holders use
 
@@ -156,6 +184,7 @@ class UpstreamProtocol(asyncio.Protocol):
         if self._sink is not None:
             raise RuntimeError("the connection is still busy with another exchange; take another one from the pool")
         self._sink = sink
+        self._on_chunk = getattr(sink, "on_chunk", None)
         self._head_only = head.startswith(b"HEAD ")
         transport = self._transport
         try:
@@ -180,7 +209,8 @@ class UpstreamProtocol(asyncio.Protocol):
         self.abort()
 
     def _end_hold(self) -> None:
-        self._sink = None
+        self._sink = self._on_chunk = None
+        self._between_chunks = False
         if self._hold is not None:
             self._hold.end()
             self._hold = None
@@ -214,6 +244,24 @@ class UpstreamProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the upstream."""
+        if not self._between_chunks:
+            self._parse(data)
+            return
+        # Most reads of a slow stream are one chunk. The parser is between two and needs not know of it.
+        size = len(data)
+        head = _CHUNK_HEADS[size] if size < _LONGEST_CHUNK_BYTES else None
+        if head is None or not data.startswith(head) or not data.endswith(b"\r\n"):
+            self._parse(data)
+            return
+        try:
+            if self._on_chunk is not None:
+                self._on_chunk(data[len(head) : -2], data)
+            elif self._sink is not None:
+                self._sink.on_data(data[len(head) : -2])
+        except Exception:
+            self._sink_failed()
+
+    def _parse(self, data: bytes) -> None:
         sink = self._sink
         if sink is None:
             self.abort()  # idle: bytes that nobody asked for
@@ -231,7 +279,18 @@ class UpstreamProtocol(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 error = UpstreamProtocolError(f"{self.origin} sent more than {_MAX_HEAD_BYTES} bytes of headers")
+        self._between_chunks = self._chunked and error is None and self._ends_between_chunks(data)
         self._deliver(sink, error)
+
+    def _ends_between_chunks(self, data: bytes) -> bool:
+        """Whether it is certain that `data` ended a chunk, or the head, and nothing has come behind it.
+
+        A size line has a digit before its line end, so it is none that `data` ends with here. If a chunk is incomplete,
+        `data` ends with what came of it. Where neither can be told, the parser just goes on.
+        """
+        if not data.endswith(b"\n\r\n"):
+            return False
+        return not data.endswith(self._parts[-1]) if self._parts else not self._head_sent
 
     def eof_received(self) -> None:
         """The upstream has closed its side."""
@@ -273,6 +332,7 @@ class UpstreamProtocol(asyncio.Protocol):
             raise UpstreamProtocolError(f"transfer-encoding {coding!r} is not known, only chunked is")
         self._until_eof = coding is None and length is None and status not in (204, 304) and not self._head_only
         self._head_ready = True
+        self._chunked = coding is not None and not self._head_only
         if self._head_only:
             self._complete = True  # the parser can't be told that no body follows: it serves no other exchange
 
@@ -297,6 +357,7 @@ class UpstreamProtocol(asyncio.Protocol):
             self._surplus = True
             return
         self._complete = True
+        self._chunked = False
         self._keep_alive = self._parser.should_keep_alive()
 
     # ---- handing over
@@ -323,6 +384,11 @@ class UpstreamProtocol(asyncio.Protocol):
             self._finish(sink, self._keep_alive and not self._surplus and error is None)
         elif error is not None:
             self._fail(sink, error)
+
+    def _sink_failed(self) -> None:
+        logger.exception("taking an answer of %s failed", self.origin)
+        if self._sink is not None:
+            self._fail(self._sink, UpstreamError("internal error while taking the answer; the log says more"))
 
     def _finish(self, sink: ResponseSink, keep_alive: bool) -> None:
         self._end_hold()

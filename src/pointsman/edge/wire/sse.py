@@ -52,8 +52,11 @@ class StreamScanner:
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes of the body; returns what to pass on."""
         if not self._tail:
-            if data.endswith(b"\n\n"):
-                return self._scan(data)
+            if data.endswith(b"\n\n"):  # a token's way
+                self.events += data.count(_DATA) + data.startswith(b"data:")
+                if b'"usage"' in data or b"error" in data or b"[DONE]" in data:
+                    return self._scan_marked(data)
+                return data
             if not data:
                 return data
         if self._skipping:
@@ -112,6 +115,9 @@ class StreamScanner:
     def _scan(self, block: bytes) -> bytes:
         """Look through complete events."""
         self.events += block.count(_DATA) + block.startswith(b"data:")
+        return self._scan_marked(block)
+
+    def _scan_marked(self, block: bytes) -> bytes:
         if b"[DONE]" in block:
             found = _count_done(block)
             if found:
