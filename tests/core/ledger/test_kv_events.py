@@ -241,3 +241,17 @@ class TestWhoHoldsWhat:
             ledger.apply(stored(A, 50, first=200 * i))
             ledger.apply(ev.BlocksCleared(A, 0.0))
         assert len(ledger._fleet.caches._public) <= 4096 + 100
+
+
+def test_a_fault_found_by_a_check_takes_the_confidence_until_a_check_finds_none(make_ledger) -> None:
+    ledger = make_ledger("a", block_size_tokens=4)
+    complete(ledger, A)
+    ledger.apply(stored(A, 3))
+    ledger.apply(ev.KvChecked(A, 1.0, "its tokenizer differs"))
+    kv = ledger.snapshot().workers[0].kv
+    assert (kv.confidence, kv.reason) == (0.0, "its tokenizer differs")
+    assert exact(ledger, asks()) == [0]
+    complete(ledger, A)
+    assert exact(ledger, asks()) == [0], "a feed that is complete says nothing about tokens"
+    ledger.apply(ev.KvChecked(A, 2.0, None))
+    assert exact(ledger, asks()) == [1]

@@ -207,7 +207,7 @@ def _spec(engine: str):
 class TestKv:
     def test_counts_what_is_left_to_compute_and_what_waits_before(self) -> None:
         view = FleetView.of(
-            ["a/0", "b/0", "c/0"], cached_tokens=[900, 0, 0], prefill_tokens=[2000, 0, 500], exact=[1, 1, 1]
+            ["a/0", "b/0", "c/0"], cached_tokens=[900, 0, 0], prefill_tokens=[4000, 0, 1000], exact=[1, 1, 1]
         )
         decision = decide("kv", view, LONG)
         assert decision.worker == "b/0"

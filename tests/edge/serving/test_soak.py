@@ -86,7 +86,7 @@ async def disturb(sims: list[SimServer], frontend: Frontend, rng: random.Random,
             await sim.restart(down_s=0.05)
             await all_usable(frontend, len(sims))
         else:
-            sim.state.faults.set(kind)
+            sim.state.set_faults(kind)
         await asyncio.sleep(0.05)
 
 

@@ -106,6 +106,10 @@ class Caches:
         if event.state is ev.KvFeedState.OFF:
             self._forget_tokens(slot)
 
+    def checked(self, slot: int, fault: str | None) -> None:
+        """The worker's events were compared with what was expected."""
+        self._views[slot].fault = fault
+
     def stored(self, slot: int, event: ev.BlocksStored) -> None:
         """Blocks are held. Those without a known parent are not believed."""
         view = self._views[slot]

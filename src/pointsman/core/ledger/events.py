@@ -182,6 +182,15 @@ class KvFeedChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class KvChecked:
+    """A request of known tokens was sent to the worker, and its events were compared. `fault` None: they agree."""
+
+    worker: WorkerId
+    at_ms: float
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksStored:
     """The engine holds these blocks now."""
 
@@ -225,6 +234,6 @@ class Tick:
 
 
 WorkerEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerLeft | HealthRead | MetricsRead
-KvEvent = KvFeedChanged | BlocksStored | BlocksRemoved | BlocksCleared
+KvEvent = KvFeedChanged | KvChecked | BlocksStored | BlocksRemoved | BlocksCleared
 RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
 Event = WorkerEvent | KvEvent | RequestEvent | Tick

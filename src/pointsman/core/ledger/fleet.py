@@ -112,6 +112,8 @@ class Fleet:
             self.caches.removed(slot, event)
         elif isinstance(event, ev.BlocksCleared):
             self.caches.cleared(slot)
+        elif isinstance(event, ev.KvChecked):
+            self.caches.checked(slot, event.fault)
         else:
             self.caches.feed_changed(slot, event)
         self.table.cells[Column.EXACT, slot] = self.caches.is_exact(slot)
@@ -219,7 +221,7 @@ class Fleet:
         view = self.caches.view(slot)
         return KvSnapshot(
             state=view.state,
-            reason=view.reason,
+            reason=view.fault or view.reason,
             confidence=self.caches.confidence(slot),
             block_size_tokens=view.spec.block_size_tokens if view.spec else None,
             blocks=self.caches.exact_blocks_held(slot),

@@ -21,6 +21,8 @@ class KvView:
     since_ms: float = 0.0
     stored_blocks: int = 0
     """Blocks announced since the state began."""
+    fault: str | None = None
+    """What a check found: tokens or blocks of the engine are not those of the router, so nothing could ever match."""
     orphans: int = 0
     """Stores whose parent is not known here, since the state began. They are not believed."""
 
@@ -42,6 +44,8 @@ class KvView:
 
         `capacity_blocks` 0 = unknown: then a partial view stays doubtful until the feed is complete again.
         """
+        if self.fault is not None:
+            return 0.0
         if self.state is KvFeedState.COMPLETE:
             return 1.0
         if self.state is KvFeedState.PARTIAL and capacity_blocks:

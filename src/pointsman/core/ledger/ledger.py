@@ -54,6 +54,7 @@ class Ledger:
             ev.HealthRead: self._fleet.health_read,
             ev.MetricsRead: self._metrics_read,
             ev.KvFeedChanged: self._fleet.kv_event,
+            ev.KvChecked: self._fleet.kv_event,
             ev.BlocksStored: self._fleet.kv_event,
             ev.BlocksRemoved: self._fleet.kv_event,
             ev.BlocksCleared: self._fleet.kv_event,

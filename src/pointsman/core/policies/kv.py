@@ -1,8 +1,9 @@
 """kv: the worker that has the least to compute before this request's first token, in prefill tokens.
 
-    score = new + waiting + load price
+    score = new + 0.5 · waiting + load price
     new     = prompt tokens − cached − 0.75 · offloaded
-    waiting = prompt tokens sent there before that wait for their first token
+    waiting = prompt tokens sent there before that wait for their first token; half, because computing a prompt that
+              waits there a second time elsewhere would also take room and time from others
 
 `cached` is by the engine's own word (KV events) where that can be relied on, else by what was sent there; what was just
 sent counts at once, so a burst of siblings lands together. `offloaded` tokens are in a tier below the GPU: to fetch one
@@ -22,6 +23,7 @@ from pointsman.core.policies.load_price import load_price
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
 
 OFFLOADED_CREDIT = 0.75
+WAITING_WEIGHT = 0.5
 NOT_EXACT = "no KV events of the chosen worker to rely on: its cached tokens are approximate"
 
 
@@ -39,7 +41,7 @@ class Kv:
         new = request.prompt_tokens - view.column(Column.CACHED_TOKENS)
         if np.any(offloaded):
             new = new - OFFLOADED_CREDIT * offloaded
-        waiting = view.column(Column.PREFILL_TOKENS)
+        waiting = WAITING_WEIGHT * view.column(Column.PREFILL_TOKENS)
         price = load_price(view.load, rows, request.prompt_tokens)
         scores = new + waiting + price
         row = least_row(scores, rows, rng)

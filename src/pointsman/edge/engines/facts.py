@@ -61,6 +61,8 @@ class EngineFacts:
     """Names that requests may use, LoRA adapters included."""
     lora: tuple[str, ...] = ()
     """Those of them that are LoRA adapters."""
+    tokenizer: str | None = None
+    """Directory or repository from which it says that it took its tokenizer, or its model."""
     ranks: tuple[int, ...] = (0,)
     max_context_tokens: int | None = None
     block_size_tokens: int | None = None

@@ -13,6 +13,8 @@ class ModelCard(msgspec.Struct):
     id: str
     owned_by: str | None = None
     parent: str | None = None
+    root: str | None = None
+    """What the engine loaded it from."""
     max_model_len: int | None = None
     aliases: list[str] | None = None
 
@@ -36,6 +38,11 @@ class ModelList:
     def lora(self) -> tuple[str, ...]:
         """Names with a base model."""
         return tuple(dict.fromkeys(card.id for card in self._cards if card.parent))
+
+    @property
+    def root(self) -> str | None:
+        """What the first model that is no adapter was loaded from, where told."""
+        return next((card.root for card in self._cards if not card.parent and card.root), None)
 
     @property
     def owner(self) -> str | None:

@@ -45,6 +45,7 @@ class _ServerInfo(msgspec.Struct):
     served_model_name: str
     page_size: int
     version: str | None = None
+    tokenizer_path: str | None = None
     dp_size: int = 1
     context_length: int | None = None
     max_total_num_tokens: int | None = None
@@ -114,6 +115,7 @@ class SglangAdapter:
             version=info.version,
             models=models.names,
             lora=models.lora,
+            tokenizer=info.tokenizer_path or models.root,
             ranks=tuple(range(max(1, info.dp_size))),
             max_context_tokens=info.context_length or models.max_context_tokens,
             block_size_tokens=info.kv_events.block_size or info.page_size if info.kv_events else info.page_size,

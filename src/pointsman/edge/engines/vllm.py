@@ -93,6 +93,7 @@ class VllmAdapter:
             version=version.version,
             models=models.names,
             lora=models.lora,
+            tokenizer=models.root,
             ranks=tuple(sorted(running)) or (0,),
             max_context_tokens=models.max_context_tokens,
             block_size_tokens=cache.block_size_tokens,

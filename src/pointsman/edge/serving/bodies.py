@@ -36,6 +36,10 @@ class BodyFacts:
     ends_with_done: bool = False
     """Its stream has to end with `data: [DONE]`."""
     sequences: int = 1
+    cache_salt: str | None = None
+    """What the client wants its cached blocks to be kept apart by."""
+    parsed: ChatRequest | CompletionRequest | None = None
+    """The body itself, where its prompt can be tokenized."""
 
 
 ReadBody = Callable[[bytes], BodyFacts]
@@ -74,6 +78,8 @@ def _generation(request: ChatRequest | CompletionRequest) -> BodyFacts:
         salt=prefix_salt(request),
         ends_with_done=streams,
         sequences=request.sequences,
+        cache_salt=request.cache_salt,
+        parsed=request,
     )
 
 

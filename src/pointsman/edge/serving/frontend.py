@@ -17,6 +17,7 @@ from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.clock import monotonic_ms
 from pointsman.edge.serving.dispatch import Dispatcher
 from pointsman.edge.serving.engine_links import EngineLinks
+from pointsman.edge.serving.exact_routing import ExactRouting
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
 from pointsman.edge.serving.metrics import FrontendCollector
@@ -61,8 +62,18 @@ class Frontend:
         dispatcher = Dispatcher(
             self.ledger, self.policy, self.pool, self.links, self.traffic, settings.timeouts, self._clock, rng
         )
+        self._exact = ExactRouting(
+            self.ledger,
+            self.emit,
+            self._clock,
+            places=settings.tokenizer_places,
+            tokenizers=settings.tokenizers,
+            tokenize=settings.tokenize,
+            ssl_context=settings.engine_tls,
+        )
         intake = Intake(
             self.ledger,
+            self._exact.keys,
             IntakeSettings(
                 settings.route_key, settings.text_block_bytes, settings.debug_headers, settings.timeouts.total_s
             ),
@@ -81,6 +92,7 @@ class Frontend:
             timing=ProbeTiming(interval_s=settings.heartbeat_s),
             ssl_context=settings.engine_tls,
             health_checks=settings.health_check,
+            listener=self._exact.listener,
         )
 
     # ---- life
@@ -112,6 +124,7 @@ class Frontend:
             await asyncio.sleep(DRAIN_POLL_S)
         await self._server.close()
         await self._prober.close()
+        await self._exact.close()
         if self._tick_task is not None:
             self._tick_task.cancel()
             await asyncio.gather(self._tick_task, return_exceptions=True)

@@ -16,6 +16,7 @@ from pointsman.edge.serving.bodies import BodyFacts, ReadBody
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.route_keys import route_key_of, tenant_of
+from pointsman.edge.serving.token_keys import TokenKeys
 from pointsman.edge.wire.errors import BadRequest
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
@@ -40,31 +41,40 @@ class Intake:
     """Makes exchanges. Ids are unique over all front ends: a random part of this one and a counter."""
 
     def __init__(
-        self, ledger: Ledger, settings: IntakeSettings, clock: Clock, not_reached: Callable[[], list[str]]
+        self,
+        ledger: Ledger,
+        token_keys: TokenKeys,
+        settings: IntakeSettings,
+        clock: Clock,
+        not_reached: Callable[[], list[str]],
     ) -> None:
         self._ledger = ledger
+        self._token_keys = token_keys
         self._not_reached = not_reached
         self._settings = settings
         self._clock = clock
         self._prefix = f"pm-{secrets.token_hex(6)}-"
         self._count = itertools.count(1)
 
-    def exchange(
+    async def exchange(
         self, route: str, read_body: ReadBody, incoming: IncomingRequest, responder: Responder, loop_time_s: float
     ) -> Exchange:
-        """Check the body and describe the request. Raises BadRequest."""
+        """Check the body and describe the request. Raises BadRequest. Waits only where a prompt is long and new."""
+        arrival_ms = self._clock()
         body = read_body(incoming.body)
         self._check_model(body.model)
         settings = self._settings
         tenant = tenant_of(incoming)
         request_id = f"{self._prefix}{next(self._count)}"
         blocks = self._block_keys(body, tenant)
+        tokenized = await self._token_keys.of(body)
         request = Request(
             id=request_id,
             model=body.model,
-            arrival_ms=self._clock(),
-            prompt_tokens=self._ledger.tokens_of_bytes(body.model, blocks.length),
+            arrival_ms=arrival_ms,
+            prompt_tokens=tokenized.prompt_tokens or self._ledger.tokens_of_bytes(body.model, blocks.length),
             blocks=blocks,
+            token_blocks=tokenized.blocks,
             sequences=body.sequences,
             route_key=route_key_of(settings.route_key, incoming, tenant),
             tenant=tenant,

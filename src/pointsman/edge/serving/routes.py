@@ -74,7 +74,7 @@ class Routes:
             self._error(responder, incoming.path, 503, "the front end is stopping; ask another one", "stopping")
             return
         try:
-            exchange = self._intake.exchange(incoming.path, read_body, incoming, responder, self._loop.time())
+            exchange = await self._intake.exchange(incoming.path, read_body, incoming, responder, self._loop.time())
         except BadRequest as error:
             self._traffic.responses[incoming.path, error.status] += 1
             headers = {b"retry-after": b"1"} if error.status == 503 else None

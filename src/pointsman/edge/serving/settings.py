@@ -5,15 +5,23 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.prompts.hub_places import tokenizer_places
+from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.serving.tls import engine_context, listen_context
 from pointsman.edge.wire.http1_server import ServerLimits
+
+
+def _nowhere() -> TokenizerPlaces:
+    """Directories that a configuration names are found, nothing else."""
+    return TokenizerPlaces(Path(".pointsman") / "tokenizers", hub_url=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,9 @@ class FrontendSettings:
     text_block_bytes: int = 128
     prefix_ttl_s: float = 3600.0
     index_by_hash: bool = False
+    tokenize: bool = True
+    tokenizers: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_places: TokenizerPlaces = field(default_factory=_nowhere)
     heartbeat_s: float = 5.0
     health_check: bool = True
     debug_headers: bool = False
@@ -64,6 +75,9 @@ class FrontendSettings:
             text_block_bytes=routing.text_block_bytes,
             prefix_ttl_s=routing.prefix_ttl.s,
             index_by_hash=routing.index_by_hash,
+            tokenize=routing.tokenize,
+            tokenizers=routing.tokenizers,
+            tokenizer_places=tokenizer_places(environ or {}),
             heartbeat_s=plane.heartbeat_interval.s,
             health_check=plane.health_check_enabled,
             debug_headers=plane.debug_headers,

@@ -1,0 +1,39 @@
+"""EngineCalls: our own calls to engines beside the request path, with their keys and certificates."""
+
+from __future__ import annotations
+
+import ssl
+
+import aiohttp
+
+from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.engines.http import EngineHttp
+
+
+class EngineCalls:
+    """One session for all. Make it inside a running event loop."""
+
+    def __init__(self, ssl_context: ssl.SSLContext | None, timeout_s: float = 10.0) -> None:
+        self._ssl_context = ssl_context
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    def to(self, source: WorkerSource) -> EngineHttp:
+        """Calls to one engine."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
+            )
+        return EngineHttp(
+            self._session,
+            source.url,
+            api_key=source.api_key,
+            ssl_context=self._ssl_context,
+            timeout_s=self._timeout_s,
+        )
+
+    async def close(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
