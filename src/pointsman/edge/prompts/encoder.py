@@ -22,8 +22,8 @@ _log = logging.getLogger("pointsman.prompts")
 class EncoderSettings:
     """Bounds. A step is a pass of a loop or a call in a template, well under a microsecond."""
 
-    inline_characters: int = 2048
-    """New text up to here is tokenized on the event loop: about 1 ms, where a thread costs 0.1 ms more."""
+    inline_characters: int = 4096
+    """New text up to here is tokenized on the event loop: 1.2 ms. A thread costs 0.3 ms more, and takes twice as long."""
     inline_bytes: int = 32 * 1024
     """Bodies up to here are rendered on the event loop."""
     inline_steps: int = 20_000

@@ -13,6 +13,7 @@ from pointsman.edge.prompts import body_fields as fields
 from pointsman.edge.prompts.chat import ChatRenderer, PromptText
 from pointsman.edge.prompts.conversation import Dialect
 from pointsman.edge.prompts.errors import NotTokenizable, Reason
+from pointsman.edge.prompts.freed_memory import give_back_freed_memory
 from pointsman.edge.prompts.meter import Meter
 from pointsman.edge.prompts.prefix_cache import PrefixCache
 from pointsman.edge.prompts.template import LocalTime
@@ -126,7 +127,9 @@ async def load_local_prompts(
         named = special_tokens(files.config())
         templates = files.chat_templates() if chat_template is None else {"default": chat_template}
         renderer = ChatRenderer(templates, named, dialect, now)
-        return LocalPrompts(load_tokenizer(files, PrefixCache(cache_bytes)), renderer, named.get("bos_token"))
+        tokenizer = load_tokenizer(files, PrefixCache(cache_bytes))
+        give_back_freed_memory()
+        return LocalPrompts(tokenizer, renderer, named.get("bos_token"))
 
     return await asyncio.to_thread(load)
 

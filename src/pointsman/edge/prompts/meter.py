@@ -17,6 +17,8 @@ _LOOP = "pointsman_metered_loop"
 _JOIN = "pointsman_metered_join"
 _MANY_STEPS = 1 << 30
 _STEPS_PER_CLOCK_READ = 512
+_SHORT = 4096
+"""Results of `+` up to here are not told to the meter."""
 
 
 class OverBudget(Exception):  # noqa: N818
@@ -64,6 +66,11 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         """Check the size of a result before it is made where it can be huge, otherwise after."""
+        if operator == "+":  # the one that templates use all the time
+            result: object = super().call_binop(context, operator, left, right)
+            if isinstance(result, str | list) and len(result) > _SHORT:
+                _meter(context).characters(len(result))
+            return result
         meter = _meter(context)
         if operator == "*":
             for text, times in ((left, right), (right, left)):
@@ -71,7 +78,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
                     meter.characters(len(text) * times)
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
             meter.characters(left.bit_length() * right)
-        result: object = super().call_binop(context, operator, left, right)
+        result = super().call_binop(context, operator, left, right)
         if isinstance(result, str | list):
             meter.characters(len(result))
         return result
