@@ -56,12 +56,12 @@ def field_lines(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes
 
     Raises ValueError when a name or value holds CR, LF or NUL: it would forge another field.
     """
-    if dropped:
-        headers = [field for field in headers if field[0] not in dropped]
-    lines = [b"%b: %b\r\n" % field for field in headers]
-    block = b"".join(lines)
-    count = len(lines)
+    fields = [field for field in headers if field[0] not in dropped] if dropped else headers
+    if not fields:
+        return b""
+    block = b"\r\n".join(map(b": ".join, fields)) + b"\r\n"
+    count = len(fields)
     if block.count(b"\n") != count or block.count(b"\r") != count or b"\0" in block:
-        bad = next(field for field in headers if any(c in part for c in (b"\r", b"\n", b"\0") for part in field))
+        bad = next(field for field in fields if any(c in part for c in (b"\r", b"\n", b"\0") for part in field))
         raise ValueError(f"header field {bad[0]!r} holds CR, LF or NUL: {bad[1]!r}; remove it")
     return block

@@ -94,8 +94,9 @@ class Responder:
             raise RuntimeError("the answer has been started before; start it once")
         if status < 200:
             raise ValueError(f"status {status} is not a final one; use 200 or above")
-        self._fields = field_lines(headers, _FRAMING)
-        self._date_given = any(field[0] == b"date" for field in headers)
+        fields = field_lines(headers, _FRAMING)
+        self._fields = fields
+        self._date_given = b"\r\ndate: " in fields or fields.startswith(b"date: ")
         self._status = status
         self._length = length
         self.started = True
