@@ -404,8 +404,12 @@ async def test_a_replay_that_is_not_answered(publisher_of, feed_of, holder, even
     await eventually(lambda: holder.state is PARTIAL)
     assert "nothing came for 0.3 s" in holder.reason
     assert feed.status.replays == 1
-    await eventually(lambda: publisher.answer() or holder.state is COMPLETE)
-    await eventually(lambda: holder.state is COMPLETE)
+
+    def answered() -> bool:
+        publisher.answer()
+        return holder.state is COMPLETE
+
+    await eventually(answered)
     assert holder.hashes == {1}
 
 

@@ -70,9 +70,18 @@ def test_only_groups_that_hold_the_whole_prefix_are_taken_and_their_removals():
     for group, kind in enumerate(left_out, start=10):
         assert translate(stored(group_idx=group, kv_cache_spec_kind=kind), by=translator) == []
     removals = [BlockRemoved((group,), "GPU", group) for group in range(16)]
-    assert [event.hashes for event in translate(*removals, by=translator)] == [(n,) for n in range(10)]
+    (removed,) = translate(*removals, by=translator)
+    assert removed.hashes == tuple(range(10))
     translator.reset()
-    assert len(translate(*removals, by=translator)) == 16
+    (removed,) = translate(*removals, by=translator)
+    assert removed.hashes == tuple(range(16))
+
+
+def test_removals_in_a_row_are_one_and_the_order_stays():
+    row = [BlockRemoved((1,)), BlockRemoved((2, 3)), BlockRemoved((4,), "CPU"), stored(), BlockRemoved((5,))]
+    translated = translate(*row)
+    assert [getattr(event, "hashes", None) for event in translated] == [(1, 2, 3), (4,), (1, 2), (5,)]
+    assert [event.medium for event in translated] == ["gpu", "cpu", "gpu", "gpu"]
 
 
 def test_a_filtered_group_is_not_judged_by_its_tokens():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ from pointsman.core.model.token_keys import GPU, KeySpec, pack_tokens, salt_extr
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.wire.kv_events import (
     AllBlocksCleared,
+    BlockHash,
     BlockRemoved,
     BlockStored,
     EventBatch,
@@ -50,17 +52,24 @@ class KvTranslator:
     def translate(self, batch: EventBatch, at_ms: float) -> list[Translated]:
         """What a batch means, in its order; blocks of other places and groups are left out."""
         translated: list[Translated] = []
-        for event in batch.events:
+        gone: list[BlockHash] = []
+        for event, following in zip_longest(batch.events, batch.events[1:]):
+            if isinstance(event, BlockRemoved):
+                # Engines tell of each block by itself, and often of many in a row.
+                if self._is_ours(event):
+                    gone += event.block_hashes
+                if gone and not _goes_on(event, following):
+                    translated.append(BlocksRemoved(self._worker, at_ms, tuple(gone), _medium(event.medium)))
+                    gone = []
+                continue
             one = self._event(event, at_ms)
             if one is not None:
                 translated.append(one)
         return translated
 
-    def _event(self, event: KvEvent, at_ms: float) -> Translated | None:
+    def _event(self, event: BlockStored | AllBlocksCleared | UnknownEvent, at_ms: float) -> Translated | None:
         if isinstance(event, BlockStored):
             return self._stored(event, at_ms)
-        if isinstance(event, BlockRemoved):
-            return self._removed(event, at_ms)
         if isinstance(event, AllBlocksCleared):
             return BlocksCleared(self._worker, at_ms)
         return _unknown(event)
@@ -98,10 +107,8 @@ class KvTranslator:
                 self._left_out.add(event.group_idx)
         return taken
 
-    def _removed(self, event: BlockRemoved, at_ms: float) -> BlocksRemoved | None:
-        if event.group_idx in self._left_out or event.locality == "REMOTE":
-            return None
-        return BlocksRemoved(self._worker, at_ms, event.block_hashes, _medium(event.medium))
+    def _is_ours(self, event: BlockRemoved) -> bool:
+        return event.group_idx not in self._left_out and event.locality != "REMOTE"
 
 
 def engine_extra(items: Sequence[object]) -> bytes:
@@ -110,6 +117,10 @@ def engine_extra(items: Sequence[object]) -> bytes:
     Never equal to `salt_extra` of anything.
     """
     return b"keys" + msgspec.msgpack.encode(list(items))
+
+
+def _goes_on(event: BlockRemoved, following: KvEvent | None) -> bool:
+    return isinstance(following, BlockRemoved) and following.medium == event.medium
 
 
 def _unknown(event: UnknownEvent) -> Fault:
