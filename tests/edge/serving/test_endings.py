@@ -9,8 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerJoined
+from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.serving.timeouts import Timeouts
 from support.scripted_fleet import DONE, JSON, SSE, Fleet, delta, hang, stream_three
+
+GENEROUS = Timeouts.of(ConfiguredTimeouts())
 
 
 async def send_and_leave(fleet: Fleet, when, body: dict | None = None) -> None:
@@ -245,7 +248,7 @@ class TestEngineIsLost:
 class TestTimeouts:
     async def test_no_first_byte(self, fleet: Fleet) -> None:
         engines = [await fleet.engine(name, answer=hang) for name in "ab"]
-        await fleet.open(timeouts=Timeouts(first_byte_s=0.1))
+        await fleet.open(timeouts=replace(GENEROUS, first_byte_s=0.1))
         answer = await fleet.chat()
         assert answer.status == 504
         assert "no answer within 0.1 s" in json.loads(answer.body)["error"]["message"]
@@ -261,7 +264,7 @@ class TestTimeouts:
                 await asyncio.sleep(pause)
 
         engine = await fleet.engine("a", answer=slower_and_slower)
-        await fleet.open(timeouts=Timeouts(idle_s=0.15))
+        await fleet.open(timeouts=replace(GENEROUS, idle_s=0.15))
         answer = await fleet.chat()
         assert answer.body.count(b'"content"') == 4
         assert b"no byte for 0.15 s" in answer.body
@@ -284,7 +287,7 @@ class TestTimeouts:
             responder.finish()
 
         await fleet.engine("a", answer=flood)
-        await fleet.open(timeouts=Timeouts(idle_s=0.1))
+        await fleet.open(timeouts=replace(GENEROUS, idle_s=0.1))
         reader, writer = await asyncio.open_connection("127.0.0.1", int(fleet.frontend.url.rsplit(":", 1)[1]))
         data = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
@@ -308,7 +311,7 @@ class TestTimeouts:
                 await asyncio.sleep(0.01)
 
         await fleet.engine("a", answer=dribble)
-        await fleet.open(timeouts=Timeouts(total_s=0.15))
+        await fleet.open(timeouts=replace(GENEROUS, total_s=0.15))
         answer = await fleet.chat(stream=streams)
         assert answer.status == (200 if streams else 504)
         assert b"total time is over" in answer.body

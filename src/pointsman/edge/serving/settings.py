@@ -9,8 +9,10 @@ from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.configuration.secret import secret_of_environment
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.prompts.hub_places import tokenizer_places
 from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
@@ -47,7 +49,7 @@ class FrontendSettings:
     debug_headers: bool = False
     collect_queue_depth: bool = True
     collect_cache_tokens: bool = True
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    timeouts: Timeouts = field(default_factory=lambda: Timeouts.of(ConfiguredTimeouts()))
     limits: ServerLimits = field(default_factory=ServerLimits)
     tls: ssl.SSLContext | None = None
     engine_tls: ssl.SSLContext | None = None
@@ -83,7 +85,7 @@ class FrontendSettings:
             debug_headers=plane.debug_headers,
             collect_queue_depth=tree.metrics.collect_queue_depth,
             collect_cache_tokens=tree.metrics.collect_kv_cache_miss,
-            timeouts=_timeouts(tree),
+            timeouts=Timeouts.of(plane.timeouts),
             limits=_limits(tree),
             tls=listen_context(plane.tls),
             engine_tls=engine_context(plane.engine_tls),
@@ -110,23 +112,10 @@ def _api_key(node: Node, environ: Mapping[str, str]) -> str | None:
         return node.api_key.reveal()
     if node.api_key_env is None:
         return None
-    key = environ.get(node.api_key_env, "").strip()
-    if not key:
-        raise ConfigError(
-            f"execution-group.nodes: engine {node.engine_name} takes its key from the environment variable "
-            f"{node.api_key_env}, which is not set; export it or remove api_key_env"
-        )
-    return key
-
-
-def _timeouts(tree: ConfigTree) -> Timeouts:
-    times = tree.control_plane.timeouts
-    return Timeouts(
-        connect_s=times.connect.s,
-        first_byte_s=times.first_byte.s,
-        idle_s=times.idle.s,
-        total_s=None if times.total is None else times.total.s,
-    )
+    try:
+        return secret_of_environment(node.api_key_env, environ).reveal()
+    except ConfigError as error:
+        raise ConfigError(f"execution-group.nodes: engine {node.engine_name}: {error}") from None
 
 
 def _limits(tree: ConfigTree) -> ServerLimits:
@@ -134,6 +123,7 @@ def _limits(tree: ConfigTree) -> ServerLimits:
     return ServerLimits(
         max_head_bytes=limits.max_header_bytes.bytes,
         max_body_bytes=limits.max_body_bytes.bytes,
-        head_timeout_s=min(30.0, times.client.s),
+        head_timeout_s=times.client.s,
         body_timeout_s=times.client.s,
+        write_timeout_s=times.client.s,
     )
