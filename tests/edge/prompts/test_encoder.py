@@ -138,6 +138,24 @@ async def test_each_reason_is_a_warning_once(
     assert caplog.text.count("own_template") == 1
 
 
+@pytest.mark.parametrize("words", [1, 1000], ids=["at once", "in a thread"])
+async def test_a_fault_does_not_cost_a_request(
+    encoder: PromptEncoder,
+    load: Load,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    words: int,
+) -> None:
+    encoder.register("m", await load())
+    monkeypatch.setattr(LocalPrompts, "prepare", lambda *given: 1 / 0)
+
+    outcome = await encoder.encode("m", chat("why " * words))
+
+    assert isinstance(outcome, NotEncoded)
+    assert outcome.reason is Reason.FAULT
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_a_huge_prompt_is_not_tokenized(encoder: PromptEncoder, load: Load) -> None:
     encoder.register("m", await load())
 

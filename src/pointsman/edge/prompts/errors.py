@@ -27,6 +27,8 @@ class Reason(enum.StrEnum):
     TIMED_OUT = "timed_out"
     ENGINE_FAILED = "engine_failed"
     """The engine's own tokenizer route gave nothing."""
+    FAULT = "fault"
+    """An error in this room; the log has its traceback."""
 
 
 class NotTokenizable(PointsmanError):  # noqa: N818
