@@ -186,19 +186,18 @@ def _count_prompts(prompt: Raw, body: bytes) -> int:
         return 0
     if form == b'["':
         return len(decode_part(_texts, prompt, "prompt", body))
+    if len(memoryview(prompt)) > _CHECKED_BYTES:
+        return _count_in_large_prompt(bytes(prompt), nested=form == b"[[")
     if form == b"[[":
-        return _count_token_id_lists(prompt, body)
+        return len(decode_part(_token_id_lists, prompt, "prompt", body))
     decode_part(_token_ids, prompt, "prompt", body)
     return 1
 
 
-def _count_token_id_lists(prompt: Raw, body: bytes) -> int:
-    if len(memoryview(prompt)) <= _CHECKED_BYTES:
-        return len(decode_part(_token_id_lists, prompt, "prompt", body))
-    text = bytes(prompt)
-    if text.translate(None, _OF_TOKEN_IDS):
+def _count_in_large_prompt(token_ids: bytes, *, nested: bool) -> int:
+    if token_ids.translate(None, _OF_TOKEN_IDS):
         raise _wrong_prompt()
-    return text.count(b"[") - 1
+    return token_ids.count(b"[") - 1 if nested else 1
 
 
 def _wrong_prompt() -> BadRequest:
