@@ -14,6 +14,7 @@ from harness.subjects import BENCHMARKS
 
 SCRIPTS: tuple[tuple[str, ...], ...] = (
     ("decision",),
+    ("index",),
     ("relay",),
     ("streams", "--seconds", "20"),
     ("local_fleet",),

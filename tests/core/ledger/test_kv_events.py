@@ -255,3 +255,12 @@ def test_a_fault_found_by_a_check_takes_the_confidence_until_a_check_finds_none(
     assert exact(ledger, asks()) == [0], "a feed that is complete says nothing about tokens"
     ledger.apply(ev.KvChecked(A, 2.0, None))
     assert exact(ledger, asks()) == [1]
+
+
+def test_odd_blocks_beside_the_usual_ones_do_not_change_how_prompts_are_cut(make_ledger) -> None:
+    ledger = make_ledger("a", block_size_tokens=4)
+    complete(ledger, A)
+    ledger.apply(stored(A, 4))
+    ledger.apply(ev.BlocksStored(A, 0.0, (900,), None, pack_tokens(range(2)), KeySpec(2)))
+    assert ledger.key_specs("m") == {SPEC}
+    assert cached(ledger, asks()) == [16]

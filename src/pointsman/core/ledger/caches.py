@@ -113,8 +113,9 @@ class Caches:
     def stored(self, slot: int, event: ev.BlocksStored) -> None:
         """Blocks are held. Those without a known parent are not believed."""
         view = self._views[slot]
-        if view.spec != event.spec:
-            view.spec = event.spec
+        before = view.spec
+        view.announced(event.spec, len(event.hashes))
+        if view.spec != before:
             self._on_its_way.resize(slot, self._capacity_blocks(slot) or UNKNOWN_KV_CAPACITY_TOKENS)
         if event.parent is None:
             parent = token_seed(event.spec, event.lora_name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pointsman.core.ledger.events import KvFeedState
 from pointsman.core.model.token_keys import KeySpec
@@ -16,6 +16,8 @@ class KvView:
     """State of one worker's exact view. `spec` is learned from its events, or from the engine before any came."""
 
     spec: KeySpec | None = None
+    blocks_of: dict[KeySpec, int] = field(default_factory=dict)
+    """Blocks announced so far by how they were cut: engines with several kinds of cache announce odd ones, too."""
     state: KvFeedState = KvFeedState.OFF
     reason: str = "no KV events were looked for yet"
     since_ms: float = 0.0
@@ -32,6 +34,12 @@ class KvView:
             self.since_ms = at_ms
             self.stored_blocks = self.orphans = 0
         self.state, self.reason = state, reason
+
+    def announced(self, spec: KeySpec, blocks: int) -> None:
+        """So many blocks were cut like this: what most of them are like is the engine's way."""
+        self.blocks_of[spec] = self.blocks_of.get(spec, 0) + blocks
+        if self.spec is None or self.blocks_of[spec] > self.blocks_of.get(self.spec, 0):
+            self.spec = spec
 
     def orphaned(self, at_ms: float) -> None:
         """A block came whose parent nobody announced: something before it was lost, so the view is not complete."""

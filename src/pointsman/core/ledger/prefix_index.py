@@ -16,6 +16,8 @@ from operator import or_
 from pointsman.core.ledger.runs import Masks, leading_runs
 from pointsman.core.model.token_keys import GPU, BlockHash
 
+_MOVED_PER_BLOCK = 8
+"""Names that are looked at for each block stored while they are being cleaned: nobody ever waits for all of them."""
 _SLACK = 4096
 """Entries that may be garbage before a list is cleaned, whatever its size."""
 
@@ -35,6 +37,8 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._holders: dict[str, dict[int, int]] = {GPU: {}}
         self._key_of: dict[BlockHash, int] = {}
+        self._old_key_of: dict[BlockHash, int] = {}
+        """While names are being cleaned: those that were not looked at yet."""
         self._own_key_of: dict[int, dict[BlockHash, int]] = {}
         self._shelves: dict[tuple[int, str], _Shelf] = {}
         self._masks: dict[int, int] = {}
@@ -46,7 +50,7 @@ class PrefixIndex:
         own = self._own_key_of.get(slot)
         key = own.get(block_hash) if own else None
         if key is None:
-            key = self._key_of.get(block_hash)
+            key = self._named(block_hash)
         return key if key is not None and self._holds(slot, key) else None
 
     def store(self, slot: int, medium: str, hashes: Sequence[BlockHash], keys: Sequence[int]) -> int:
@@ -57,6 +61,10 @@ class PrefixIndex:
         append = shelf.log.append
         before = shelf.count
         for block_hash, key in zip(hashes, keys, strict=True):
+            if medium != GPU:
+                # Tiers may announce a block with less than it is keyed by: what it was on the GPU is the whole truth.
+                known = self.key_of(slot, block_hash)
+                key = key if known is None else known
             self._name(slot, block_hash, key)
             mask = holders.get(key)
             if mask is None:
@@ -69,8 +77,7 @@ class PrefixIndex:
             shelf.count += 1
         if len(shelf.log) > 2 * shelf.count + _SLACK:
             self._clean_log(shelf, holders, bit)
-        if len(self._key_of) > 1.25 * sum(map(len, self._holders.values())) + _SLACK:
-            self._clean_names()
+        self._clean_names(_MOVED_PER_BLOCK * len(hashes))
         return shelf.count - before
 
     def remove(self, slot: int, medium: str, hashes: Iterable[BlockHash]) -> list[int]:
@@ -84,7 +91,7 @@ class PrefixIndex:
         for block_hash in hashes:
             key = own.get(block_hash) if own else None
             if key is None:
-                key = self._key_of.get(block_hash)
+                key = self._named(block_hash)
             if key is not None and self._drop(holders, key, slot):
                 removed.append(key)
                 if own and not self._holds(slot, key):
@@ -164,7 +171,7 @@ class PrefixIndex:
     # ---- names
 
     def _name(self, slot: int, block_hash: BlockHash, key: int) -> None:
-        known = self._key_of.get(block_hash)
+        known = self._named(block_hash)
         if known is None:
             self._key_of[block_hash] = key
         elif known != key:
@@ -177,8 +184,20 @@ class PrefixIndex:
             if own:
                 own.pop(block_hash, None)
 
-    def _clean_names(self) -> None:
-        self._key_of = {name: key for name, key in self._key_of.items() if self.is_held(key)}
+    def _named(self, block_hash: BlockHash) -> int | None:
+        key = self._key_of.get(block_hash)
+        return self._old_key_of.get(block_hash) if key is None and self._old_key_of else key
+
+    def _clean_names(self, at_most: int) -> None:
+        """Let go of names of blocks that nobody holds, a few at a time."""
+        old = self._old_key_of
+        if old:
+            for _ in range(min(at_most, len(old))):
+                block_hash, key = old.popitem()
+                if self.is_held(key):
+                    self._key_of.setdefault(block_hash, key)
+        elif len(self._key_of) > 1.25 * len(self) + _SLACK:
+            self._old_key_of, self._key_of = self._key_of, {}
 
     def _clean_log(self, shelf: _Shelf, holders: dict[int, int], bit: int) -> None:
         shelf.log = array("Q", dict.fromkeys(key for key in shelf.log if holders.get(key, 0) & bit))

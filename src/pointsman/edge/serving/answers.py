@@ -10,15 +10,13 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.wire.errors import error_body
-from pointsman.edge.wire.headers import Headers
+from pointsman.edge.wire.headers import NOT_PASSED_ON, Headers, passed_on
 from pointsman.edge.wire.http1_responder import Responder
 
 JSON = (b"content-type", b"application/json")
 EVENT_STREAM = b"text/event-stream"
 
-_NOT_RELAYED = frozenset(
-    (b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"upgrade", b"trailer", b"x-request-id")
-)
+_NOT_RELAYED = NOT_PASSED_ON | {b"x-request-id"}
 
 
 def send_json(responder: Responder, status: int, value: object) -> None:
@@ -42,7 +40,7 @@ def send_error(
 
 def relayed_headers(headers: Headers, exchange: Exchange, worker: str) -> list[tuple[bytes, bytes]]:
     """The engine's headers, and who answered."""
-    kept = [header for header in headers if header[0] not in _NOT_RELAYED]
+    kept = list(passed_on(headers, _NOT_RELAYED))
     kept.append((b"x-request-id", exchange.client_request_id))
     kept.append((b"x-pointsman-worker", worker.encode("latin-1", "replace")))
     if exchange.explanation is not None:

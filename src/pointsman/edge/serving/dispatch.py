@@ -152,7 +152,7 @@ class Dispatcher:
         incoming = exchange.incoming
         head = request_head(
             incoming.method.encode(),
-            incoming.target,
+            incoming.origin_form,
             link.origin,
             engine_headers(incoming.headers, exchange.client_request_id, link),
             len(body),

@@ -190,6 +190,19 @@ class Relay:
         if scanner.events >= self._next_report:
             self._report(scanner.events)
 
+    def on_chunk(self, data: bytes, framed: bytes) -> None:
+        """One whole chunk, and the bytes in which it came: where nothing changes they go on as they are."""
+        scanner = self._scanner
+        if scanner is None:
+            self.on_data(data)
+            return
+        self._last_data_s = self._loop.time()
+        out = scanner.feed(data)
+        if out:
+            self._exchange.responder.write(out, framed if out is data else None)
+        if scanner.events >= self._next_report:
+            self._report(scanner.events)
+
     def _report(self, events: int) -> None:
         """The first token at once, later ones now and then: the ledger must not cost anything per chunk."""
         now_ms = self._clock()

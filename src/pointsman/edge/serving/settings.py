@@ -103,6 +103,7 @@ def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
         models=node.models,
         kind=node.kind,
         kv_capacity_tokens=node.kv_capacity_tokens,
+        kv_events=node.kv_events,
         api_key=_api_key(node, environ),
     )
 
