@@ -192,6 +192,20 @@ async def test_without_events_nothing_is_tokenized(fleet: Fleet) -> None:
     assert all(worker.kv.state == "off" for worker in fleet.workers())
 
 
+async def test_metrics_tell_of_feeds_and_of_tokenizing(fleet: Fleet) -> None:
+    await fleet.open()
+    await fleet.exact()
+    await fleet.chat(story("Ada"), PIN_A)
+    await fleet.settled()
+    await fleet.chat([{"role": "user", "content": [{"type": "text", "text": "parts are not asked for"}]}])
+    text = (await fetch(fleet.pool, Origin.parse(fleet.frontend.admin_url), "GET", "/metrics")).body.decode()
+    assert 'pointsman_prompts_tokenized_total{where="engine"} 1.0' in text
+    assert 'pointsman_prompts_not_tokenized_total{reason="multimodal"} 1.0' in text
+    assert 'pointsman_kv_feed_losses_total{worker="a/0"} 0.0' in text
+    assert 'pointsman_worker_kv_confidence{worker="a/0"} 1.0' in text
+    assert f'pointsman_worker_kv_blocks{{worker="a/0"}} {fleet.true(0)}.0' in text
+
+
 async def test_the_switch_in_the_configuration(fleet: Fleet) -> None:
     await fleet.open(frontend={"tokenize": False})
     await fleet.chat(story("Ada"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from aiohttp import web
@@ -34,7 +34,7 @@ class AdminServer:
         policy: ActivePolicy,
         status: Callable[[], Status],
         indexer: Indexer,
-        collector: Collector,
+        collectors: Iterable[Collector],
         accepting: Callable[[], bool],
     ) -> None:
         self._policy = policy
@@ -42,7 +42,8 @@ class AdminServer:
         self._indexer = indexer
         self._accepting = accepting
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(collector)
+        for collector in collectors:
+            self._registry.register(collector)
         self._runner: web.AppRunner | None = None
         self.port = 0
 

@@ -17,6 +17,7 @@ from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.clock import monotonic_ms
 from pointsman.edge.serving.dispatch import Dispatcher
 from pointsman.edge.serving.engine_links import EngineLinks
+from pointsman.edge.serving.exact_metrics import ExactRoutingCollector
 from pointsman.edge.serving.exact_routing import ExactRouting
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
@@ -83,7 +84,11 @@ class Frontend:
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: not self._stopping)
         self._server = HttpServer(routes.handle, settings.limits, self._not_http)
         self._admin = AdminServer(
-            self.policy, self.status, Indexer(self.ledger), self._collector(), lambda: not self._stopping
+            self.policy,
+            self.status,
+            Indexer(self.ledger),
+            (self._collector(), ExactRoutingCollector(self._exact)),
+            lambda: not self._stopping,
         )
         self._prober = Prober(
             self.emit,

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
 from pointsman.core.model.token_keys import GPU
+from pointsman.edge.serving.metric_families import counter, gauge
 from pointsman.edge.telemetry import names
 from pointsman.edge.telemetry.histogram import Histogram
 from pointsman.edge.telemetry.names import Metric
@@ -75,13 +76,13 @@ class FrontendCollector(Collector):
 
     def _traffic_families(self) -> Iterator[MetricFamily]:
         traffic = self._traffic
-        yield _counter(
+        yield counter(
             names.REQUESTS, ("route", "status"), (((r, str(s)), n) for (r, s), n in traffic.responses.items())
         )
-        yield _counter(names.RETRIES, ("reason",), (((r,), n) for r, n in traffic.retries.items()))
-        yield _counter(names.FALLBACKS, ("policy", "note"), traffic.notes.items())
-        yield _counter(names.STREAM_ERRORS, ("reason",), (((r,), n) for r, n in traffic.stream_errors.items()))
-        yield _counter(names.MISSING_USAGE, (), [((), traffic.missing_usage)])
+        yield counter(names.RETRIES, ("reason",), (((r,), n) for r, n in traffic.retries.items()))
+        yield counter(names.FALLBACKS, ("policy", "note"), traffic.notes.items())
+        yield counter(names.STREAM_ERRORS, ("reason",), (((r,), n) for r, n in traffic.stream_errors.items()))
+        yield counter(names.MISSING_USAGE, (), [((), traffic.missing_usage)])
         for metric, histogram in (
             (names.TTFT, traffic.ttft_s),
             (names.ITL, traffic.itl_s),
@@ -92,8 +93,8 @@ class FrontendCollector(Collector):
 
     def _fleet_families(self, fleet: FleetSnapshot) -> Iterator[MetricFamily]:
         totals = fleet.totals
-        yield _gauge(names.IN_FLIGHT, ("state",), [(("waiting",), fleet.waiting), (("running",), fleet.running)])
-        yield _counter(
+        yield gauge(names.IN_FLIGHT, ("state",), [(("waiting",), fleet.waiting), (("running",), fleet.running)])
+        yield counter(
             names.TOKENS,
             ("kind",),
             [
@@ -103,26 +104,9 @@ class FrontendCollector(Collector):
             ],
         )
         indexed = [(("text",), fleet.text_blocks), (("exact",), fleet.exact_blocks)]
-        yield _gauge(names.INDEXED_BLOCKS, ("index",), indexed)
-        yield _gauge(names.CONNECTIONS, ("side",), (((side,), n) for side, n in self._connections().items()))
-        yield _gauge(names.POLICY, ("policy",), [((self._policy(),), 1)])
-
-
-Samples = Iterable[tuple[tuple[str, ...], float]]
-
-
-def _counter(metric: Metric, labels: tuple[str, ...], samples: Samples) -> MetricFamily:
-    family = CounterMetricFamily(metric.name, metric.help, labels=labels)
-    for values, number in samples:
-        family.add_metric(values, number)
-    return family
-
-
-def _gauge(metric: Metric, labels: tuple[str, ...], samples: Samples) -> MetricFamily:
-    family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
-    for values, number in samples:
-        family.add_metric(values, number)
-    return family
+        yield gauge(names.INDEXED_BLOCKS, ("index",), indexed)
+        yield gauge(names.CONNECTIONS, ("side",), (((side,), n) for side, n in self._connections().items()))
+        yield gauge(names.POLICY, ("policy",), [((self._policy(),), 1)])
 
 
 def _histogram(metric: Metric, histogram: Histogram) -> MetricFamily:

@@ -26,11 +26,22 @@ DURATION = Metric("pointsman_request_duration_seconds", "From a request's arriva
 DECISION = Metric("pointsman_decision_seconds", "From the fleet's view to the recorded decision.")
 IN_FLIGHT = Metric("pointsman_requests_in_flight", "Requests admitted and not ended, by whether a worker has them.")
 TOKENS = Metric("pointsman_tokens", "Tokens of finished requests as engines reported them, by kind.")
-INDEXED_BLOCKS = Metric(
-    "pointsman_indexed_blocks", "Distinct prompt blocks in the indexes: exact (KV events), text."
-)
+INDEXED_BLOCKS = Metric("pointsman_indexed_blocks", "Distinct prompt blocks in the indexes: exact (KV events), text.")
 CONNECTIONS = Metric("pointsman_connections", "Open connections, by side.")
 POLICY = Metric("pointsman_policy_info", "The policy in force.")
+
+TOKENIZED = Metric("pointsman_prompts_tokenized", "Prompts turned into token ids, by where: loop, thread, engine.")
+NOT_TOKENIZED = Metric("pointsman_prompts_not_tokenized", "Prompts looked up by their text instead, by reason.")
+PARTLY_TOKENIZED = Metric("pointsman_prompts_partly_tokenized", "Prompts of which only a beginning is certain.")
+
+FEED_BATCHES = Metric("pointsman_kv_feed_batches", "Batches of KV events applied.")
+FEED_EVENTS = Metric("pointsman_kv_feed_events", "KV events applied.")
+FEED_GAPS = Metric("pointsman_kv_feed_gaps", "Times that batches of KV events were missing.")
+FEED_LOSSES = Metric("pointsman_kv_feed_losses", "Times that missing batches could not be had any more.")
+FEED_REPLAYS = Metric("pointsman_kv_feed_replays", "Replays that were asked for.")
+FEED_RESTARTS = Metric("pointsman_kv_feed_restarts", "Times that the sequence of events began anew.")
+FEED_UNUSABLE = Metric("pointsman_kv_feed_unusable", "Batches and events that could not be used.")
+FEED_LAG = Metric("pointsman_kv_feed_lag_seconds", "From an engine's time stamp to when its last batch was applied.")
 
 WORKER_READY = Metric("pointsman_worker_ready", "1: gets requests; 0: does not, the label state says why.")
 WORKER_RUNNING = Metric("pointsman_worker_running_requests", "Requests of this front end at the worker.")
