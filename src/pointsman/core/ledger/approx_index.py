@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pointsman.core.ledger.runs import leading_runs
+from pointsman.core.ledger.runs import leading_masks, leading_runs
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class ApproxIndex:
 
     def match(self, keys: Sequence[int]) -> dict[int, int]:
         """Slot → how many leading blocks it holds; slots with none are left out."""
-        return leading_runs(list(map(self._holders.get, keys))) if self._holders else {}
+        return leading_runs(leading_masks(self._holders, keys))
 
     def mask_of(self, key: int) -> int | None:
         """Bit mask of the slots that hold a block; None for nobody."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from pointsman.core.ledger.runs import Masks, leading_runs
+from pointsman.core.ledger.runs import leading_masks, leading_runs
 from pointsman.core.model.token_keys import GPU, BlockHash
 
 _MOVED_PER_BLOCK = 8
@@ -118,7 +118,7 @@ class PrefixIndex:
         did, and it is right whatever an engine evicts first.
         """
         holders = self._holders.get(medium)
-        return leading_runs(list(map(holders.get, keys))) if holders else {}
+        return leading_runs(leading_masks(holders, keys)) if holders else {}
 
     def mask_of(self, key: int) -> int | None:
         """Bit mask of the slots that hold a block on the GPU; None for nobody."""
@@ -127,16 +127,15 @@ class PrefixIndex:
     def match_any_medium(self, keys: Sequence[int]) -> dict[int, int]:
         """The same, over all media together: a block counts wherever the slot holds it."""
         media = list(self._holders.values())
-        masks: Masks = [reduce(or_, (holders.get(key, 0) for holders in media)) or None for key in keys]
-        return leading_runs(masks)
+        return leading_runs([reduce(or_, (holders.get(key, 0) for holders in media)) for key in keys])
 
     def match_tiers(self, keys: Sequence[int]) -> dict[int, dict[str, int]]:
         """Slot → medium → leading blocks that it holds in the tiers from the GPU up to that one."""
         found: dict[int, dict[str, int]] = {}
-        masks: Masks = [None] * len(keys)
+        masks = [0] * len(keys)
         for medium in sorted(self._holders, key=_tier):
             holders = self._holders[medium]
-            masks = [((mask or 0) | holders.get(key, 0)) or None for mask, key in zip(masks, keys, strict=True)]
+            masks = [mask | holders.get(key, 0) for mask, key in zip(masks, keys, strict=True)]
             for slot, blocks in leading_runs(masks).items():
                 found.setdefault(slot, {})[medium] = blocks
         return found

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-Masks = list[int | None]
-"""One for each block of a prompt: bit n is set where slot n holds the block. None = nobody."""
+Masks = list[int]
+"""One for each leading block of a prompt: bit n is set where slot n holds the block."""
 MaskOf = Callable[[int], int | None]
 """The mask of one block key."""
 
 
-def leading_runs(masks: Masks) -> dict[int, int]:
+def leading_masks(holders: Mapping[int, int], keys: Sequence[int]) -> Masks:
+    """The masks of a prompt's blocks, up to the first one that nobody holds."""
+    masks: Masks = []
+    with suppress(KeyError):  # what came before the missing key stays in the list: all of it at C speed
+        masks.extend(map(holders.__getitem__, keys))
+    return masks
+
+
+def leading_runs(held: Masks) -> dict[int, int]:
     """Slot → in how many leading masks its bit is set; slots with none are left out."""
-    if None in masks:  # this is where most prompts end, and it is found at C speed
-        masks = masks[: masks.index(None)]
-    if not masks:
+    if not held or not held[0]:
         return {}
-    held = cast("list[int]", masks)
     first = held[0]
     matched: dict[int, int] = {}
     if held.count(first) == len(held):

@@ -53,7 +53,7 @@ class ChainCache:
     def _run(self, run: bytes, spec: KeySpec, parent: int) -> list[int]:
         name = xxhash.xxh3_64_intdigest(run, parent)
         known = self._runs.get(name)
-        if known is not None and known[2] == parent and known[0] == run and known[1] == spec:
+        if known is not None and known[2] == parent and known[0] == run and (known[1] is spec or known[1] == spec):
             self._runs.move_to_end(name)
             self.hits += 1
             return known[3]

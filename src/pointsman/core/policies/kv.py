@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
-
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
@@ -39,7 +37,7 @@ class Kv:
             return rejection(self.name, request, view, now_ms)
         offloaded = view.column(Column.OFFLOADED_TOKENS)
         new = request.prompt_tokens - view.column(Column.CACHED_TOKENS)
-        if np.any(offloaded):
+        if offloaded.any():
             new = new - OFFLOADED_CREDIT * offloaded
         waiting = WAITING_WEIGHT * view.column(Column.PREFILL_TOKENS)
         price = load_price(view.load, rows, request.prompt_tokens)
