@@ -108,7 +108,7 @@ class FleetView:
 
     def eligible_rows(self) -> NDArray[np.intp]:
         """Indices of the workers that may take the request."""
-        rows: NDArray[np.intp] = np.flatnonzero(self.table[Column.EXCLUSION] == 0)
+        rows: NDArray[np.intp] = (self.table[Column.EXCLUSION] == 0).nonzero()[0]
         return rows
 
     @classmethod
