@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -36,20 +37,45 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How a process is started."""
+
+    command: Sequence[str]
+    log: Path
+    env: Mapping[str, str]
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """In a group of its own, so that its children can be stopped with it. The log goes on where it ended."""
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
+
+
 @dataclass
 class Server:
     """A process of ours that listens on loopback."""
 
     name: str
+    launch: Launch
     process: subprocess.Popen[bytes]
     port: int
-    log: Path
     key: str | None = None
     admin_url: str | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.launch.log
 
     def wait_ready(self, path: str) -> None:
         """Returns when GET on the path gives 200; fails with the end of the log where it never does."""
@@ -68,6 +94,10 @@ class Server:
         except OSError:
             return False
 
+    def _listens(self) -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+
     def stop(self) -> None:
         """Ends the process and the ones that it started."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -76,19 +106,24 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_LIMIT_S)
 
+    def kill(self) -> None:
+        """Ends it and its children without warning, and waits until nobody listens any more."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_LIMIT_S)
+        deadline = time.monotonic() + STOP_LIMIT_S
+        while self._listens():
+            assert time.monotonic() < deadline, f"{self.name} still listens"
+            time.sleep(0.02)
+
+    def start_again(self) -> None:
+        """After `kill`: the same command, so it listens at the same port."""
+        self.process = self.launch.start()
+
 
 def start(name: str, command: Sequence[str], port: int, log: Path, env: Mapping[str, str]) -> Server:
     """Starts a process in a group of its own, so that `stop` reaches its children too."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
-            start_new_session=True,
-        )
-    return Server(name, process, port, log)
+    launch = Launch(command, log, env)
+    return Server(name, launch, launch.start(), port)
 
 
 @pytest.fixture(scope="session", name="start_server")
@@ -162,15 +197,20 @@ def http(server: Server, session: aiohttp.ClientSession) -> EngineHttp:
     return EngineHttp(session, server.url, api_key=server.key, timeout_s=30.0)
 
 
-def _start_vllm(python: str, model: str, logs: Path, core: int) -> Server:
-    port, events_port = free_port(), free_port()
+def _start_vllm(python: str, model: str, logs: Path, core: int, *, name: str = "vLLM", key: str | None = KEY) -> Server:
+    """It publishes KV events at loopback ports of its own choice, which it tells at /kv_event_sources."""
+    port = free_port()
+    events = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://*:0",
+        "replay_endpoint": "tcp://*:0",
+    }
     command = [
         *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "tiny"),
-        *("--host", "127.0.0.1", "--port", str(port), "--api-key", KEY),
+        *("--host", "127.0.0.1", "--port", str(port), *(("--api-key", key) if key else ())),
         *("--block-size", "32", "--num-gpu-blocks-override", "300", "--max-model-len", "4096", "--enforce-eager"),
-        "--enable-prompt-tokens-details",
-        "--kv-events-config",
-        f'{{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:{events_port}"}}',
+        *("--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events)),
     ]
     env = {
         "HF_HUB_OFFLINE": "1",
@@ -178,18 +218,45 @@ def _start_vllm(python: str, model: str, logs: Path, core: int) -> Server:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        "VLLM_SERVER_DEV_MODE": "1",
     }
-    server = start("vLLM", command, port, logs / "vllm.log", env)
-    server.key = KEY
+    server = start(name, command, port, logs / f"{name.replace(' ', '-').lower()}.log", env)
+    server.key = key
     return server
 
 
-def _start_sglang(python: str, model: str, logs: Path) -> Server:
+def _start_sglang(python: str, model: str, logs: Path, *, name: str = "SGLang", options: Sequence[str] = ()) -> Server:
     port = free_port()
     command = [
         *(python, "-m", "sglang.launch_server", "--model-path", model, "--served-model-name", "tiny"),
         *("--host", "127.0.0.1", "--port", str(port), "--device", "cpu"),
-        *("--page-size", "16", "--max-total-tokens", "8192", "--context-length", "4096"),
+        *("--page-size", "16", "--max-total-tokens", "8192", "--context-length", "4096", *options),
     ]
     env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return start("SGLang", command, port, logs / "sglang.log", env)
+    return start(name, command, port, logs / f"{name.replace(' ', '-').lower()}.log", env)
+
+
+def _sglang_events() -> list[str]:
+    events = {
+        "publisher": "zmq",
+        "endpoint": f"tcp://127.0.0.1:{free_port()}",
+        "replay_endpoint": f"tcp://127.0.0.1:{free_port()}",
+        "bind": True,
+    }
+    return ["--enable-cache-report", "--kv-events-config", json.dumps(events)]
+
+
+@pytest.fixture(scope="module")
+def second_engines(engine_python: str, model_folder: str, log_folder: Path) -> Iterator[dict[str, Server]]:
+    """A second vLLM (no key), and an SGLang that sends KV events and reports cached tokens."""
+    started: dict[str, Server] = {}
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        started["vllm"] = _start_vllm(engine_python, model_folder, log_folder, cores[-1], name="vLLM two", key=None)
+        started["sglang"] = _start_sglang(
+            engine_python, model_folder, log_folder, name="SGLang with events", options=_sglang_events()
+        )
+        yield started
+    finally:
+        for server in started.values():
+            server.stop()

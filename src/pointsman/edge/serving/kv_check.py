@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -43,6 +44,10 @@ class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
 
 
+class _UndecidedError(Exception):
+    """Nothing can be said against the engine, nor for it; says why."""
+
+
 class _Answer(msgspec.Struct):
     usage: _Usage | None = None
 
@@ -55,12 +60,13 @@ class _Checked:
     model: str
     http: EngineHttp
     facts: EngineFacts
+    messages: list[dict[str, str]]
 
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """A chat of three blocks at least."""
-        size = self.facts.block_size_tokens or 16
-        return [{"role": "user", "content": " ".join([_WORDS] * (1 + 3 * size // 8))}]
+
+def _unique_chat(block_size_tokens: int | None) -> list[dict[str, str]]:
+    """Three blocks at least that no engine has seen: of what it holds already it would announce nothing."""
+    size = block_size_tokens or 16
+    return [{"role": "user", "content": " ".join([secrets.token_hex(8), *[_WORDS] * (1 + 3 * size // 8)])}]
 
 
 class KvCheck:
@@ -85,7 +91,8 @@ class KvCheck:
         """Check what joined."""
         if facts.capabilities.kv_events and facts.models and joined:
             model = (source.models or facts.models)[0]
-            engine = _Checked(tuple(joined), model, self._calls.to(source), facts)
+            messages = _unique_chat(facts.block_size_tokens)
+            engine = _Checked(tuple(joined), model, self._calls.to(source), facts, messages)
             self._tasks.start(self._check(engine), f"check of the KV events of {source.name}")
 
     def engine_left(self, source: WorkerSource) -> None:
@@ -101,7 +108,7 @@ class KvCheck:
         name = engine.workers[0].rpartition("/")[0]
         try:
             fault = await self._fault(engine)
-        except EngineCallError as error:
+        except (EngineCallError, _UndecidedError) as error:
             _log.warning("%s: its KV events could not be checked: %s", name, error)
             return
         views = self._views(engine)
@@ -155,12 +162,14 @@ class KvCheck:
         return False
 
     async def _why_not(self, engine: _Checked, tokens: bytes) -> str:
-        views = [view for view in self._views(engine).values() if any(view.blocks.values())]
-        if not views:
-            return "no event came of a prompt that it computed: its prefix cache may be off, or its events go elsewhere"
         difference = await self._difference(engine, tokens)
         if difference:
             return difference
+        if any(view.orphans for view in self._views(engine).values()):
+            raise _UndecidedError("its prompts begin with blocks that it held before anybody listened")
+        views = [view for view in self._views(engine).values() if any(view.blocks.values())]
+        if not views:
+            return "no event came of a prompt that it computed: its prefix cache may be off, or its events go elsewhere"
         said, seen = engine.facts.block_size_tokens, views[0].block_size_tokens
         if said is not None and said != seen:
             return f"its events are of blocks of {seen} tokens, but it says that it has blocks of {said}"
