@@ -12,15 +12,18 @@ from typing import Any
 
 import msgspec
 
-from harness import process_stats, report
+from harness import kv_status, process_stats, report
 from harness.histogram import median, ratio
 from harness.load_spec import LoadReport, LoadSpec
 from harness.loading import run_load, set_pace
 from harness.processes import BenchmarkError, Processes, processes
-from harness.subjects import Running, Subject, direct, installed, start_mock_engines
+from harness.subjects import HELD_AT_START, KV_SUBJECT, Running, Subject, direct, installed, start_mock_engines
 
 ENGINES = 4
 SCENARIOS = ("saturated", "paced", "single")
+LONG = "long"
+LONG_SUBJECTS = ("pointsman prefix", KV_SUBJECT, "vllm-router cache_aware", "dynamo kv")
+_SHORT_PROMPTS, _LONG_PROMPTS = HELD_AT_START
 PACED_ITL_MS = 5
 PACED_RATE_PER_S = 200.0
 
@@ -37,6 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_s: float = PACED_RATE_PER_S
     itl_ms: int = PACED_ITL_MS
     max_tokens: int = 50
+    long_max_tokens: int = 16
+    long_clients: int = 16
     engines: int = ENGINES
 
 
@@ -48,11 +53,14 @@ def run(options: Options, only: Sequence[str] | None) -> dict[str, Any]:
         running = [direct(engines), *_start_all(group, engines, subjects)]
         idle_rss = {each.name: _rss_bytes(each) for each in running}
         reports: Reports = {scenario: {each.name: [] for each in running} for scenario in SCENARIOS}
+        reports[LONG] = {each.name: [] for each in running if each.name in LONG_SUBJECTS}
         for turn in range(options.rounds):
-            _measure_round(options, engines, _rotated(running, turn), reports, group.pids())
+            _measure_round(options, turn, _rotated(running, turn), reports, group.pids())
             print(f"round {turn + 1} of {options.rounds} done", flush=True)
+        predicted = [_predicted(each, options) for each in running if each.name == KV_SUBJECT]
         return {
             "versions": {name: version for name, (_, version) in subjects.items()},
+            "predicted_cached_tokens": sum(predicted),
             "own_engine": [each.name for each in running if each.own_engine],
             "idle_rss_bytes": idle_rss,
             "end_rss_bytes": {each.name: _rss_bytes(each) for each in running},
@@ -75,15 +83,20 @@ def _rotated(running: Sequence[Running], turn: int) -> list[Running]:
 
 
 def _measure_round(
-    options: Options, engines: Sequence[int], running: Sequence[Running], reports: Reports, pids: tuple[int, ...]
+    options: Options, turn: int, running: Sequence[Running], reports: Reports, pids: tuple[int, ...]
 ) -> None:
-    for scenario in SCENARIOS:
-        set_pace(engines[0], 0 if scenario == "saturated" else options.itl_ms)
+    for number, scenario in enumerate((*SCENARIOS, LONG)):
+        pace_ports = {each.pace_port for each in running if each.pace_port is not None}
+        for port in pace_ports:
+            set_pace(port, options.itl_ms if scenario in ("paced", "single") else 0)
+        # tails of its own for each run, or later ones would find all of their prompts in a cache
+        tail_seed = turn * (len(SCENARIOS) + 1) + number
         for each in running:
-            reports[scenario][each.name].append(run_load(_spec(scenario, options, each, pids)))
+            if each.name in reports[scenario]:
+                reports[scenario][each.name].append(run_load(_spec(scenario, options, each, pids, tail_seed)))
 
 
-def _spec(scenario: str, options: Options, target: Running, pids: tuple[int, ...]) -> LoadSpec:
+def _spec(scenario: str, options: Options, target: Running, pids: tuple[int, ...], tail_seed: int) -> LoadSpec:
     spec = LoadSpec(
         port=target.port,
         model=target.model,
@@ -92,13 +105,22 @@ def _spec(scenario: str, options: Options, target: Running, pids: tuple[int, ...
         measure_s=options.measure_s,
         watch=(target.pid,) if target.pid else (),
         harness=tuple(pid for pid in pids if pid != target.pid),
+        tail_seed=tail_seed,
+        **msgspec.structs.asdict(_LONG_PROMPTS if scenario == LONG else _SHORT_PROMPTS),
     )
     change = msgspec.structs.replace
     if scenario == "paced":
         return change(spec, connections=256, rate_per_s=options.rate_per_s, gaps=True)
     if scenario == "single":
         return change(spec, connections=1, max_tokens=8, warmup_s=0.15, measure_s=options.measure_s / 3)
+    if scenario == LONG:
+        return change(spec, connections=options.long_clients, max_tokens=options.long_max_tokens)
     return spec
+
+
+def _predicted(kv: Running, options: Options) -> int:
+    """Raises BenchmarkError where what was measured was not exact routing."""
+    return kv_status.check_used(kv.admin_port, options.engines)
 
 
 def _rss_bytes(running: Running) -> int | None:
@@ -115,7 +137,8 @@ def summary(results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
         if name not in results["own_engine"] and name != "direct":
             for key in ("ttft_p50_ms", "ttft_p99_ms", "single_ttft_p50_ms"):
                 row[f"added_{key}"] = _difference(row[key], base[key])
-        row["errors"] = float(sum(one.errors for scenario in SCENARIOS for one in reports[scenario][name]))
+        row["long_cpu_us"], row["long_requests_per_s"] = _long(reports, name)
+        row["errors"] = float(sum(one.errors for runs in reports.values() for one in runs.get(name, ())))
         row["idle_rss_mb"] = _megabytes(results["idle_rss_bytes"][name])
         row["end_rss_mb"] = _megabytes(results["end_rss_bytes"][name])
         rows[name] = row
@@ -134,6 +157,11 @@ def _medians(reports: Reports, name: str) -> dict[str, float | None]:
         "single_ttft_p50_ms": median([one.ttft_ms.p50 for one in single]),
         "foreign_cores": median([one.foreign_cores for one in saturated + paced]),
     }
+
+
+def _long(reports: Reports, name: str) -> tuple[float | None, float | None]:
+    runs = reports.get(LONG, {}).get(name, [])
+    return median([one.cpu_us_per_request for one in runs]) or None, median([one.requests_per_s for one in runs])
 
 
 def _difference(value: float | None, base: float | None) -> float | None:
@@ -169,7 +197,8 @@ def markdown(results: Mapping[str, Any]) -> str:
         for name, row in rows.items()
     ]
     noise = max(row["foreign_cores"] or 0.0 for row in rows.values())
-    return f"{report.table(header, lines)}\n\n{report.noise_line(noise)}\n\n{_ratios(rows)}".strip()
+    parts = [report.table(header, lines), report.noise_line(noise), _ratios(rows), _long_table(rows)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _added(row: Mapping[str, float | None], key: str) -> str:
@@ -187,6 +216,25 @@ def _ratios(rows: Mapping[str, Mapping[str, float | None]]) -> str:
     lines = [
         [name, *(report.number(ratio(rows[name]["cpu_us"], rows[other]["cpu_us"]), 2) for other in others)]
         for name in ours
+    ]
+    return report.table(header, lines)
+
+
+def _long_table(rows: Mapping[str, Mapping[str, float | None]]) -> str:
+    """2,000 words, of which nine tenths are a history that was sent before."""
+    measured = {name: row for name, row in rows.items() if row["long_cpu_us"]}
+    if not measured:
+        return ""
+    base = measured.get("dynamo kv", {}).get("long_cpu_us")
+    header = ["2,000-word prompts, 90 % seen before, 16 tokens", "CPU µs / request", "÷ dynamo kv", "requests/s"]
+    lines = [
+        [
+            name,
+            report.number(row["long_cpu_us"]),
+            report.number(ratio(row["long_cpu_us"], base), 2),
+            report.number(row["long_requests_per_s"]),
+        ]
+        for name, row in measured.items()
     ]
     return report.table(header, lines)
 

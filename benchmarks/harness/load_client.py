@@ -162,6 +162,8 @@ class LoadRun:
             prefix_words=spec.prefix_words,
             tail_words=spec.tail_words,
             seed=spec.seed,
+            tail_seed=spec.tail_seed,
+            history_messages=spec.history_messages,
         )
         self._requests = itertools.cycle([http_post(spec.port, spec.path, body) for body in bodies])
 

@@ -23,7 +23,11 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prefix_words: int = 52
     tail_words: int = 8
     distinct: int = 4096
+    history_messages: int = 0
+    """The shared beginning as so many messages before the last one; 0 = it is the start of the only message."""
     seed: int = 1
+    tail_seed: int | None = None
+    """Other tails for the same beginnings; None = always the same."""
     ramp_per_s: float | None = None
     """Connections opened a second; None = all at once."""
     gaps: bool = False

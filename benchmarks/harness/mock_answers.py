@@ -10,6 +10,11 @@ MODEL = "mock-model"
 CHAT = b"/v1/chat/completions"
 TEXT_PATH = b"/v1/completions"
 GENERATING = (CHAT, TEXT_PATH)
+KV_SOURCES = b"/kv_event_sources"
+MODELS = b"/v1/models"
+PROMPT_TOKENS = 90
+"""Of a request whose prompt was not looked at."""
+CACHED_TOKENS = 64
 
 _CHUNK_HEAD = (
     b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1795983439,"model":"%s",'
@@ -51,14 +56,15 @@ def usage_event(tokens: int) -> bytes:
     return _framed(_CHUNK_HEAD + b'[],"usage":%s}\n\n' % msgspec.json.encode(_usage(tokens)))
 
 
-def whole_answer(chat: bool, tokens: int) -> bytes:
+def whole_answer(chat: bool, tokens: int, prompt_tokens: int = PROMPT_TOKENS) -> bytes:
     """The answer to a request that does not stream."""
     text = " token" * tokens
     choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
     choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
     kind = "chat.completion" if chat else "text_completion"
+    usage = _usage(tokens, prompt_tokens)
     return json_answer(
-        {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice], "usage": _usage(tokens)}
+        {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice], "usage": usage}
     )
 
 
@@ -72,16 +78,22 @@ def probe(path: bytes) -> bytes:
     return _PROBES.get(path) or json_answer({"error": {"message": "no such route"}}, b"404 Not Found")
 
 
+def models(root: str | None = None) -> bytes:
+    """The answer of `/v1/models`; `root` is the directory that the model was loaded from."""
+    card = {"id": MODEL, "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 32768, "root": root}
+    return json_answer({"object": "list", "data": [card]})
+
+
 def _answer(body: bytes, kind: bytes, status: bytes = b"200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (status, kind, len(body), body)
 
 
-def _usage(tokens: int) -> dict[str, Any]:
+def _usage(tokens: int, prompt_tokens: int = PROMPT_TOKENS) -> dict[str, Any]:
     return {
-        "prompt_tokens": 90,
+        "prompt_tokens": prompt_tokens,
         "completion_tokens": tokens,
-        "total_tokens": 90 + tokens,
-        "prompt_tokens_details": {"cached_tokens": 64},
+        "total_tokens": prompt_tokens + tokens,
+        "prompt_tokens_details": {"cached_tokens": min(CACHED_TOKENS, prompt_tokens - 1)},
     }
 
 
@@ -102,14 +114,10 @@ _INFO = {
     "tp_size": 1,
     "dp_size": 1,
 }
-_MODELS = {
-    "object": "list",
-    "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 32768}],
-}
 _PROBES = {
     b"/health": json_answer({}),
     b"/health_generate": json_answer({}),
-    b"/v1/models": json_answer(_MODELS),
+    MODELS: models(),
     b"/version": json_answer({"version": "0.32.0"}),
     b"/load": json_answer({"server_load": 0}),
     b"/metrics": _answer(_METRICS, b"text/plain; version=0.0.4"),

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import mock_answers
+import msgspec
+
+from harness import kv_status, mock_answers
+from harness.mock_kv import Beginnings
 from harness.processes import BenchmarkError, Processes, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PEERS = ROOT / ".venv-peers"
 DYNAMO = ROOT / ".venv-dynamo"
+TOKENIZER = DYNAMO / "model"
+KV_SUBJECT = "pointsman auto (kv)"
+HELD_AT_START = (Beginnings(), Beginnings(prefix_words=1_800, tail_words=200, history_messages=9))
+"""What engines with KV events hold before the load begins: the short prompts' beginnings, and long histories."""
 FRONT_END_CORE = 1
 HARNESS_CORE = 0
 _MAX_STREAMS = "8192"
@@ -33,6 +41,8 @@ class Running:
     own_engine: bool = False
     """It is measured before a mock engine of its own, so its times cannot be compared with the mock's."""
     admin_port: int | None = None
+    pace_port: int | None = None
+    """Where the pace of the mock engine behind it is set; None: it has an engine of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +68,21 @@ def harness_command(module: str, *arguments: str) -> list[str]:
 
 def start_mock_engines(processes: Processes, count: int) -> list[int]:
     """One mock process that listens as `count` engines; returns their ports."""
+    return _start_mock(processes, "mock-engine", count)
+
+
+def _start_mock(processes: Processes, name: str, count: int, *options: str) -> list[int]:
     ports = free_ports(count)
-    command = harness_command("mock_engine", "--ports", ",".join(map(str, ports)))
-    processes.start("mock-engine", command, core=HARNESS_CORE, env=harness_env())
+    command = harness_command("mock_engine", "--ports", ",".join(map(str, ports)), *options)
+    processes.start(name, command, core=HARNESS_CORE, env=harness_env())
     for port in ports:
-        processes.await_http("mock-engine", port, "/health")
+        processes.await_http(name, port, "/health")
     return ports
 
 
 def direct(engines: Sequence[int]) -> Running:
     """The mock engine asked without a front end."""
-    return Running("direct", engines[0], mock_answers.MODEL, None)
+    return Running("direct", engines[0], mock_answers.MODEL, None, pace_port=engines[0])
 
 
 def _start_bare_relay(processes: Processes, engines: Sequence[int]) -> Running:
@@ -83,16 +97,35 @@ def _pointsman(policy: str) -> Subject:
     name = f"pointsman {policy}"
 
     def start(processes: Processes, engines: Sequence[int]) -> Running:
-        port, admin_port = free_ports(2)
-        command = [sys.executable, "-m", "pointsman.app.cli.main", "serve"]
-        for engine in engines:
-            command += ["--engine", f"http://127.0.0.1:{engine}"]
-        command += ["--port", str(port), "--admin-port", str(admin_port), "--policy", policy]
-        pid = processes.start(name.replace(" ", "-"), command, core=FRONT_END_CORE)
-        processes.await_http(name.replace(" ", "-"), port, "/v1/models", contains=mock_answers.MODEL)
-        return Running(name, port, mock_answers.MODEL, pid, admin_port=admin_port)
+        return _serve(processes, name, policy, engines)
 
     return Subject(name, _pointsman_version, start)
+
+
+def _serve(processes: Processes, name: str, policy: str, engines: Sequence[int]) -> Running:
+    port, admin_port = free_ports(2)
+    command = [sys.executable, "-m", "pointsman.app.cli.main", "serve"]
+    for engine in engines:
+        command += ["--engine", f"http://127.0.0.1:{engine}"]
+    command += ["--port", str(port), "--admin-port", str(admin_port), "--policy", policy]
+    label = re.sub(r"[^a-z_]+", "-", name)
+    pid = processes.start(label, command, core=FRONT_END_CORE)
+    processes.await_http(label, port, "/v1/models", contains=mock_answers.MODEL)
+    return Running(name, port, mock_answers.MODEL, pid, admin_port=admin_port, pace_port=engines[0])
+
+
+def _pointsman_kv() -> Subject:
+    """Exact: engines of its own that send KV events, so that the other front ends pay for none of it."""
+
+    def start(processes: Processes, engines: Sequence[int]) -> Running:
+        beginnings = msgspec.json.encode(HELD_AT_START).decode()
+        options = ("--tokenizer", str(TOKENIZER), "--beginnings", beginnings)
+        ports = _start_mock(processes, "mock-engine-kv", len(engines), *options)
+        running = _serve(processes, KV_SUBJECT, "auto", ports)
+        kv_status.await_exact(running.admin_port, len(engines))
+        return running
+
+    return Subject(KV_SUBJECT, lambda: _pointsman_version() if TOKENIZER.is_dir() else None, start)
 
 
 def _pointsman_version() -> str | None:
@@ -165,6 +198,7 @@ def _installed(venv: Path, package: str) -> str | None:
 ALL: tuple[Subject, ...] = (
     _pointsman("round_robin"),
     _pointsman("prefix"),
+    _pointsman_kv(),
     _rust_router("vllm-router", "vllm_router.launch_router", "round_robin"),
     _rust_router("vllm-router", "vllm_router.launch_router", "cache_aware"),
     _rust_router("sglang-router", "sglang_router.launch_router", "round_robin"),

@@ -1,0 +1,138 @@
+"""One decision of the exact kv policy from a list of token ids, stage by stage, in this process."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+
+from harness.histogram import Percentiles, percentiles_ms
+from harness.processes import BenchmarkError
+from harness.token_prompts import BLOCK_TOKENS, TokenPrompts
+from pointsman.core.ledger.events import (
+    Admitted,
+    BlocksStored,
+    Dispatched,
+    Finished,
+    FirstToken,
+    HealthRead,
+    KvFeedChanged,
+    KvFeedState,
+    WorkerJoined,
+)
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.chain_cache import ChainCache
+from pointsman.core.model.request import Request
+from pointsman.core.model.token_keys import TOKEN_BYTES, KeySpec, pack_tokens
+from pointsman.core.model.view import Column
+from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
+from pointsman.core.policies.policy import NO_TIMING
+from pointsman.core.policies.registry import PolicyRegistry
+
+STAGES = ("pack", "keys", "view", "decide", "record", "total")
+MODEL = "model"
+_SPEC = KeySpec(BLOCK_TOKENS)
+_CAPACITY_TOKENS = 1_600_000
+
+
+class ExactBench:
+    """A ledger with workers that say what they hold and what they computed, and requests in flight."""
+
+    def __init__(self, workers: int, prompts: TokenPrompts) -> None:
+        self._ledger = Ledger()
+        self._prompts = prompts
+        self._policy = PolicyRegistry().get("kv")
+        self._chains = ChainCache()
+        self._rng = random.Random(1)
+        self._in_flight: deque[str] = deque()
+        self.cached_tokens = 0
+        self.seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
+        self._hashes: list[tuple[int, ...]] = []
+        """For each session: the engines' own ids of the blocks that are known."""
+        for number in range(workers):
+            self._join(number)
+        self._hold(prompts.holders(workers))
+
+    def _join(self, number: int) -> None:
+        name = worker_id(f"engine-{number}")
+        url = f"http://10.0.0.{number}:8000"
+        spec = WorkerSpec(
+            name, url, "vllm", (MODEL,), kv_capacity_tokens=_CAPACITY_TOKENS, block_size_tokens=BLOCK_TOKENS
+        )
+        for event in (
+            WorkerJoined(spec, 0.0),
+            HealthRead(name, 0.0, reachable=True, ready=True, reason=""),
+            KvFeedChanged(name, 0.0, KvFeedState.COMPLETE, "begun at the start"),
+        ):
+            self._ledger.apply(event)
+
+    def _hold(self, holders: list[list[int]]) -> None:
+        first = 0
+        for known, workers in zip(self._prompts.known, holders, strict=True):
+            hashes = tuple(range(first, first + len(known) // BLOCK_TOKENS))
+            first += len(hashes)
+            self._hashes.append(hashes)
+            for worker in workers:
+                self._store(worker_id(f"engine-{worker}"), hashes, pack_tokens(known), 0)
+
+    def _store(self, worker: WorkerId, hashes: tuple[int, ...], packed: bytes, first: int) -> None:
+        """The worker announces the blocks of a prompt from number `first` on."""
+        parent = hashes[first - 1] if first else None
+        tokens = packed[first * BLOCK_TOKENS * TOKEN_BYTES : len(hashes) * BLOCK_TOKENS * TOKEN_BYTES]
+        self._ledger.apply(BlocksStored(worker, 0.0, hashes[first:], parent, tokens, _SPEC))
+
+    def one(self, number: int, limit: int) -> None:
+        """Decide one request, and end the oldest one when more than `limit` run. Only the decision is timed."""
+        tokens = self._prompts.prompt(number)
+        now_ms, ledger = float(number), self._ledger
+        clock = time.perf_counter
+        started = clock()
+        packed = pack_tokens(tokens)
+        packed_at = clock()
+        blocks = self._chains.keys(packed, _SPEC)
+        keyed = clock()
+        request = Request(f"r{number}", MODEL, now_ms, len(tokens), token_blocks={_SPEC: blocks})
+        ledger.apply(Admitted(request, now_ms))
+        view = ledger.view(request)
+        viewed = clock()
+        decision = self._policy.decide(request, view, NO_TIMING, now_ms, self._rng)
+        decided = clock()
+        worker = decision.worker
+        if worker is None:
+            raise BenchmarkError(f"{decision.policy} rejected a request: {decision.plan}")
+        row = view.workers.index(worker)
+        cached, exact = int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
+        ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact))
+        recorded = clock()
+        self.cached_tokens += cached
+        marks = (packed_at - started, keyed - packed_at, viewed - keyed, decided - viewed, recorded - decided)
+        for stage, seconds in zip(STAGES, (*marks, recorded - started), strict=True):
+            self.seconds[stage].append(seconds)
+        known = self._hashes[number % len(self._hashes)]
+        self._store(worker, (*known, *blocks.keys[len(known) :]), packed, cached // BLOCK_TOKENS)
+        self._end_oldest(request.id, now_ms, limit)
+
+    def _end_oldest(self, request_id: str, now_ms: float, limit: int) -> None:
+        self._ledger.apply(FirstToken(request_id, now_ms))
+        self._in_flight.append(request_id)
+        if len(self._in_flight) > limit:
+            self._ledger.apply(Finished(self._in_flight.popleft(), now_ms, output_tokens=50))
+
+
+def measure(
+    workers: int, tokens: int, *, requests: int, sessions: int, in_flight_per_worker: int, seed: int
+) -> dict[str, Percentiles]:
+    """One round of one case; the first half as many requests warm up. BenchmarkError: what is known was not found."""
+    prompts = TokenPrompts(sessions, tokens, seed)
+    bench = ExactBench(workers, prompts)
+    warm_up = max(requests // 2, sessions * 2)
+    for number in range(warm_up + requests):
+        if number == warm_up:
+            bench.cached_tokens = 0
+            for seconds in bench.seconds.values():
+                seconds.clear()
+        bench.one(number, workers * in_flight_per_worker)
+    found = bench.cached_tokens / requests / len(prompts.known[0])
+    if found < 0.5:
+        raise BenchmarkError(f"only {found:.0%} of what the workers hold was found: this is no exact routing")
+    return {stage: percentiles_ms(seconds) for stage, seconds in bench.seconds.items()}
