@@ -53,6 +53,11 @@ def kv_sources(source: WorkerSource, facts: EngineFacts) -> tuple[KvSource | NoK
     return tuple(_source(source, facts, rank, told.get(rank)) for rank in facts.ranks)
 
 
+def sends_kv_events(source: WorkerSource, facts: EngineFacts) -> bool:
+    """Events of a rank at least are to be had, by the engine's word or the configuration's."""
+    return any(isinstance(where, KvSource) for where in kv_sources(source, facts))
+
+
 def _source(source: WorkerSource, facts: EngineFacts, rank: int, told: KvEventSource | None) -> KvSource | NoKvSource:
     worker = worker_id(source.name, rank)
     said = source.kv_events

@@ -19,6 +19,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.ledger.snapshot import KvSnapshot
 from pointsman.core.model.token_keys import GPU, token_block_keys
 from pointsman.core.model.worker import WorkerId
+from pointsman.edge.cluster.kv_source import sends_kv_events
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.detect import adapter_of
 from pointsman.edge.engines.facts import EngineFacts
@@ -88,8 +89,8 @@ class KvCheck:
         self._tasks = OwnedTasks()
 
     def engine_known(self, source: WorkerSource, facts: EngineFacts, joined: Collection[WorkerId]) -> None:
-        """Check what joined."""
-        if facts.capabilities.kv_events and facts.models and joined:
+        """Check what joined. A server of the kind `openai` is never asked to compute anything."""
+        if facts.kind != "openai" and sends_kv_events(source, facts) and facts.models and joined:
             model = (source.models or facts.models)[0]
             messages = _unique_chat(facts.block_size_tokens)
             engine = _Checked(tuple(joined), model, self._calls.to(source), facts, messages)

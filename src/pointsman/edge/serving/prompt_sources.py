@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from pointsman.core.model.worker import WorkerId
+from pointsman.edge.cluster.kv_source import sends_kv_events
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.detect import adapter_of
 from pointsman.edge.engines.facts import EngineFacts
@@ -42,7 +43,7 @@ class PromptSources:
     def engine_known(self, source: WorkerSource, facts: EngineFacts, joined: Collection[WorkerId]) -> None:
         """An engine said what it is: tokenizers of models that are new are looked for, without anybody waiting."""
         self._adapters.update(facts.lora)
-        if not facts.capabilities.kv_events:
+        if not sends_kv_events(source, facts):
             return
         new = [model for model in source.models or facts.models if model not in self._looked_for]
         if new:
