@@ -70,7 +70,7 @@ async def test_what_is_no_engine(make_engine, session, answers, trouble):
 async def test_an_engine_that_wants_a_key(make_engine, session, vllm_answers):
     engine = await make_engine(vllm_answers, key="sesame")
 
-    with pytest.raises(EngineCallError, match="`api_key`"):
+    with pytest.raises(EngineCallError, match=r"api_key_env \(or api_key\)"):
         await detect(EngineHttp(session, engine.url))
 
     adapter, _ = await detect(EngineHttp(session, engine.url, api_key="sesame"))

@@ -33,7 +33,7 @@ def test_context_and_budget_follow_what_is_given() -> None:
         ({"loras": ("sim",)}, "name of the base model"),
         ({"block_size": 0}, "block_size must be at least 1"),
         ({"num_blocks": 4, "max_model_len": 100}, "more than the KV cache holds"),
-        ({"profile": "h100"}, "Known profiles"),
+        ({"profile": "h100"}, "is not known\\. Known: instant"),
     ],
 )
 def test_bad_settings_are_refused(fields: dict[str, object], message: str) -> None:
