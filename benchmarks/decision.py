@@ -1,4 +1,6 @@
-"""How long one decision takes, in this process: block keys, the ledger's view, the policy, the record.
+"""How long one decision takes, in one process: block keys, the ledger's view, the policy, the record.
+
+First from a prompt's bytes, then with exact routing from its token ids, beside Dynamo's SelectionService.
 
 usage: scripts/bench decision [--quick]
 """
@@ -15,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from harness import report
-from harness.histogram import Percentiles, median, percentiles_ms
+from harness import exact_decisions, peer_selection, report
+from harness.histogram import Percentiles, median, percentiles_ms, ratio
 from harness.noise import NoiseMeter
+from harness.peer_spec import PeerSpec
 from harness.processes import BenchmarkError
 from pointsman.core.ledger.events import Admitted, Dispatched, Finished, FirstToken, HealthRead, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
@@ -40,11 +43,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded with the results."""
 
     rounds: int = 3
-    requests: int = 2_000
+    requests: int = 1_000
     workers: tuple[int, ...] = (8, 64, 256)
     policies: tuple[str, ...] = ("round_robin", "least_loaded", "power_of_two", "prefix")
     prompt_blocks: tuple[int, ...] = (4, 400)
     in_flight_per_worker: int = 8
+    prompt_tokens: tuple[int, ...] = (90, 6_400)
+    token_sessions: int = 40
 
 
 @dataclass(slots=True)
@@ -119,8 +124,11 @@ def measure(policy: str, workers: int, prompt_blocks: int, options: Options, see
 
 
 def run(options: Options) -> dict[str, Any]:
-    """All cases, round by round. Keys of the result: `policy/workers/blocks`."""
+    """All cases, round by round. Keys: `policy/workers/blocks` of reports, `workers/tokens` of exact and peer."""
     reports: dict[str, list[dict[str, Percentiles]]] = {}
+    exact: dict[str, list[dict[str, Percentiles]]] = {}
+    peer: dict[str, list[Percentiles]] = {}
+    version = peer_selection.version()
     noise = NoiseMeter()
     for turn in range(options.rounds):
         for blocks in options.prompt_blocks:
@@ -128,18 +136,57 @@ def run(options: Options) -> dict[str, Any]:
                 for policy in options.policies:
                     case = reports.setdefault(f"{policy}/{workers}/{blocks}", [])
                     case.append(measure(policy, workers, blocks, options, seed=turn))
+        _run_exact(options, turn, exact)
+        if version:
+            for key, one in peer_selection.measure(_peer_spec(options, turn)).items():
+                peer.setdefault(key, []).append(one)
         print(f"round {turn + 1} of {options.rounds} done", flush=True)
-    return {"foreign_cores": noise.foreign_cores(), "reports": reports}
+    foreign_cores = noise.foreign_cores()
+    return {"foreign_cores": foreign_cores, "reports": reports, "exact": exact, "peer": peer, "peer_version": version}
+
+
+def _run_exact(options: Options, turn: int, exact: dict[str, list[dict[str, Percentiles]]]) -> None:
+    for tokens in options.prompt_tokens:
+        for workers in options.workers:
+            one = exact_decisions.measure(
+                workers,
+                tokens,
+                requests=options.requests,
+                sessions=options.token_sessions,
+                in_flight_per_worker=options.in_flight_per_worker,
+                seed=turn,
+            )
+            exact.setdefault(f"{workers}/{tokens}", []).append(one)
+
+
+def _peer_spec(options: Options, turn: int) -> PeerSpec:
+    return PeerSpec(
+        workers=options.workers,
+        tokens=options.prompt_tokens,
+        requests=options.requests,
+        sessions=options.token_sessions,
+        in_flight_per_worker=options.in_flight_per_worker,
+        seed=turn,
+    )
 
 
 def summary(results: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Medians over rounds in µs: p50 of each stage, p99 of the whole."""
+    """Medians over rounds in µs: p50 of each stage, p99 of the whole. Exact ones are called `kv/workers/tokens`."""
     rows = {}
     for case, rounds in results["reports"].items():
-        row = {f"{stage}_p50_us": _us([one[stage].p50 for one in rounds]) for stage in STAGES}
-        row["total_p99_us"] = _us([one["total"].p99 for one in rounds])
-        rows[case] = row
+        rows[case] = _row(rounds, STAGES)
+    for case, rounds in results.get("exact", {}).items():
+        row = _row(rounds, exact_decisions.STAGES)
+        peer = results["peer"].get(case, [])
+        row["peer_p50_us"], row["peer_p99_us"] = _us([one.p50 for one in peer]), _us([one.p99 for one in peer])
+        rows[f"kv/{case}"] = row
     return rows
+
+
+def _row(rounds: list[dict[str, Percentiles]], stages: tuple[str, ...]) -> dict[str, float | None]:
+    row = {f"{stage}_p50_us": _us([one[stage].p50 for one in rounds]) for stage in stages}
+    row["total_p99_us"] = _us([one["total"].p99 for one in rounds])
+    return row
 
 
 def _us(values_ms: list[float | None]) -> float | None:
@@ -148,13 +195,30 @@ def _us(values_ms: list[float | None]) -> float | None:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table of the page."""
+    """The tables of the page."""
+    rows = summary(results)
+    by_text = {case: row for case, row in rows.items() if case in results["reports"]}
     header = ["policy", "workers", "blocks", *(f"{stage} p50 µs" for stage in STAGES), "total p99 µs"]
-    lines = [
-        [*case.split("/"), *(report.number(value, 1) for value in row.values())]
-        for case, row in summary(results).items()
-    ]
-    return f"{report.table(header, lines)}\n\n{report.noise_line(results['foreign_cores'])}"
+    lines = [[*case.split("/"), *(report.number(value, 1) for value in row.values())] for case, row in by_text.items()]
+    exact = _exact_table({case: row for case, row in rows.items() if case not in by_text}, results)
+    return "\n\n".join((report.table(header, lines), *exact, report.noise_line(results["foreign_cores"])))
+
+
+def _exact_table(rows: dict[str, dict[str, float | None]], results: dict[str, Any]) -> list[str]:
+    if not rows:
+        return []
+    version = results.get("peer_version")
+    peer = f"Dynamo {version}" if version else "Dynamo"
+    stages = exact_decisions.STAGES
+    header = ["tokens", "workers", *(f"{stage} p50 µs" for stage in stages), "total p99 µs"]
+    header += [f"{peer} p50 µs", f"{peer} p99 µs", "ratio p50", "ratio p99"]
+    lines = []
+    for case, row in rows.items():
+        _, workers, tokens = case.split("/")
+        ratios = ratio(row["total_p50_us"], row["peer_p50_us"]), ratio(row["total_p99_us"], row["peer_p99_us"])
+        numbers = [report.number(value, 1) for value in row.values()]
+        lines.append([f"{int(tokens):,}", workers, *numbers, *(report.number(value, 2) for value in ratios)])
+    return [report.table(header, lines)]
 
 
 def main() -> int:

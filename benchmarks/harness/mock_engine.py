@@ -2,8 +2,8 @@
 
 One process listens on several ports, so that a router sees several engines while the harness pays for one event loop.
 `python -m harness.mock_engine --ports 9001,9002 --itl-ms 0`. The pace changes at run time: `POST /mock/pace
-{"itl_ms": 5}`. It poses as vLLM on the routes that routers probe. With `--tokenizer DIRECTORY` it sends KV events as well,
-and holds from the start what `--beginnings` (JSON, a list of mock_kv.Beginnings) says.
+{"itl_ms": 5}`. It poses as vLLM on the routes that routers probe. With `--tokenizer DIRECTORY` it sends KV events as
+well, and holds from the start what `--beginnings` (JSON, a list of mock_kv.Beginnings) says.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The peer's decision: Dynamo's SelectionService in its own Python, from the same token ids as exact_decisions.
 
 Runs in `.venv-dynamo`: `python -m harness.peer_decisions JSON-of-PeerSpec` prints a JSON map from `workers/tokens` to
-percentiles. The service gets what workers hold by ZMQ, as from engines; a decision is `select_and_reserve`, the call that
-hashes, looks up, chooses and books. Its way from Python to Rust and back is in the time: there is no other way to it in
-one process.
+percentiles. The service gets what workers hold by ZMQ, as from engines; a decision is `select_and_reserve`, the call
+that hashes, looks up, chooses and books. Its way from Python to Rust and back is in the time: there is no other way to
+it in one process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,11 @@ import uvloop
 import zmq
 
 from harness.histogram import Percentiles, percentiles_ms
+from harness.peer_spec import PeerSpec
 from harness.token_prompts import BLOCK_TOKENS, TokenPrompts
 
 MODEL = "model"
 _VISIBLE_S = 30.0
-
-
-class PeerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One round over all cases."""
-
-    workers: tuple[int, ...]
-    tokens: tuple[int, ...]
-    requests: int
-    sessions: int
-    in_flight_per_worker: int
-    seed: int
 
 
 class PeerBench:

@@ -149,7 +149,7 @@ def _rust_router(package: str, module: str, policy: str) -> Subject:
         processes.await_http(label, port, "/v1/models", contains=mock_answers.MODEL)
         return Running(name, port, mock_answers.MODEL, pid)
 
-    return Subject(name, lambda: _installed(PEERS, package), start)
+    return Subject(name, lambda: installed_version(PEERS, package), start)
 
 
 def _dynamo(router_mode: str) -> Subject:
@@ -168,7 +168,7 @@ def _dynamo(router_mode: str) -> Subject:
         processes.await_http(label, port, "/v1/models", contains="smollm2", timeout_s=90)
         return Running(name, port, "smollm2", pid, own_engine=True)
 
-    return Subject(name, lambda: _installed(DYNAMO, "ai-dynamo"), start)
+    return Subject(name, lambda: installed_version(DYNAMO, "ai-dynamo"), start)
 
 
 def _dynamo_env(discovery: Path) -> dict[str, str]:
@@ -186,7 +186,8 @@ def _dynamo_env(discovery: Path) -> dict[str, str]:
     }
 
 
-def _installed(venv: Path, package: str) -> str | None:
+def installed_version(venv: Path, package: str) -> str | None:
+    """Version of a package in an environment of the peers; None where it is not there."""
     python = venv / "bin/python"
     if not os.access(python, os.X_OK):
         return None

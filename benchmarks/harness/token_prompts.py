@@ -1,4 +1,4 @@
-"""Prompts of token ids for the decision benchmark, the same for us and for the peer. Needs the standard library only."""
+"""Prompts of token ids for the decision benchmark, the same for us and for the peer. Standard library only."""
 
 from __future__ import annotations
 

@@ -9,10 +9,12 @@ import decision
 import local_fleet
 import relay
 import streams
+from harness import exact_decisions
 from harness.chats import ChatPlan, Turn, run_chats
 from harness.histogram import Percentiles
 from harness.load_spec import LoadReport
 from harness.processes import BenchmarkError
+from harness.token_prompts import TokenPrompts
 
 REPORT = LoadReport(
     duration_s=2.0,
@@ -58,7 +60,10 @@ def _relay_results() -> dict[str, Any]:
         "own_engine": ["dynamo kv"],
         "idle_rss_bytes": sizes,
         "end_rss_bytes": sizes,
-        "reports": dict.fromkeys(relay.SCENARIOS, rounds),
+        "reports": {
+            **dict.fromkeys(relay.SCENARIOS, rounds),
+            relay.LONG: {"dynamo kv": [_report(watched_cpu_s=4.0)] * 3},
+        },
     }
 
 
@@ -69,6 +74,8 @@ def test_relay_takes_medians_over_rounds_and_adds_against_the_engine() -> None:
     assert rows["pointsman prefix"]["added_ttft_p99_ms"] == pytest.approx(2.0)
     assert rows["direct"]["cpu_us"] is None
     assert rows["dynamo kv"]["errors"] == 9
+    assert rows["dynamo kv"]["long_cpu_us"] == pytest.approx(4_000)
+    assert rows["pointsman prefix"]["long_cpu_us"] is None
 
 
 def test_relay_never_compares_a_front_end_with_an_engine_that_it_does_not_use() -> None:
@@ -76,6 +83,20 @@ def test_relay_never_compares_a_front_end_with_an_engine_that_it_does_not_use() 
     text = relay.markdown(_relay_results())
     assert "(1.00 in all)" in next(line for line in text.splitlines() if line.startswith("| dynamo kv"))
     assert "| pointsman prefix | 0.40 |" in text
+
+
+def test_relay_shows_long_prompts_only_of_those_that_were_asked() -> None:
+    table = relay.markdown(_relay_results()).rpartition("\n\n")[2]
+    assert table.splitlines()[2:] == ["| dynamo kv | 4,000 | 1.00 | 500 |"]
+
+
+def test_each_run_of_relay_ends_its_prompts_anew_and_short_ones_stay_short() -> None:
+    target = relay.Running("a", 1, "m", None)
+    options = relay.Options()
+    paced = relay._spec("paced", options, target, (), 5)
+    assert (paced.tail_seed, paced.prefix_words, paced.max_tokens, paced.rate_per_s) == (5, 52, 50, 200.0)
+    long = relay._spec(relay.LONG, options, target, (), 6)
+    assert (long.prefix_words, long.tail_words, long.history_messages, long.max_tokens) == (1_800, 200, 9, 16)
 
 
 def test_each_round_begins_with_another_front_end() -> None:
@@ -162,3 +183,45 @@ def test_decision_keeps_as_many_requests_in_flight_as_it_says_and_finds_known_pr
     snapshot = bench.ledger.snapshot()
     assert (bench.ledger.in_flight, snapshot.totals.finished) == (32, 268)
     assert snapshot.text_blocks >= 64 * 18
+
+
+def test_exact_decisions_find_all_that_the_workers_hold() -> None:
+    options = {"requests": 60, "sessions": 4, "in_flight_per_worker": 2, "seed": 1}
+    stages = exact_decisions.measure(8, 200, **options)
+    assert set(stages) == set(exact_decisions.STAGES)
+    assert all(one.count == 60 for one in stages.values())
+    total, parts = stages["total"].p50, [stages[stage].p50 for stage in exact_decisions.STAGES[:-1]]
+    assert total is not None
+    assert all(part is not None and 0 < part < total for part in parts)
+
+
+def test_an_exact_decision_is_no_result_when_what_is_held_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_decisions.ExactBench, "_store", lambda self, *what: None)
+    with pytest.raises(BenchmarkError, match=r"2 workers hold 176 tokens, but .* was found"):
+        exact_decisions.measure(4, 200, requests=10, sessions=5, in_flight_per_worker=2, seed=1)
+
+
+def test_token_prompts_begin_with_what_is_known_and_end_with_something_new() -> None:
+    prompts = TokenPrompts(sessions=2, tokens=90, seed=1)
+    first, again, other = prompts.prompt(0), prompts.prompt(2), prompts.prompt(1)
+    assert (len(first), len(prompts.known[0])) == (90, 80)
+    assert first[:80] == again[:80] == prompts.known[0] != other[:80]
+    assert first[80:] != again[80:]
+    assert TokenPrompts(sessions=2, tokens=90, seed=1).holders(8) == TokenPrompts(
+        sessions=2, tokens=90, seed=1
+    ).holders(8)
+
+
+def test_decisions_are_shown_beside_the_peer() -> None:
+    stages = {stage: Percentiles(9, 0.1, 0.1, 0.2, 0.3) for stage in exact_decisions.STAGES}
+    results = {
+        "foreign_cores": 0.0,
+        "reports": {},
+        "exact": {"8/6400": [stages]},
+        "peer": {"8/6400": [Percentiles(9, 0.2, 0.2, 0.8, 0.9)]},
+        "peer_version": "1.6.1",
+    }
+    row = decision.summary(results)["kv/8/6400"]
+    assert (row["total_p50_us"], row["peer_p99_us"]) == (pytest.approx(100), pytest.approx(800))
+    assert "| 6,400 | 8 | 100.0 |" in decision.markdown(results)
+    assert "| 0.50 | 0.25 |" in decision.markdown(results)

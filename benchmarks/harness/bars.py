@@ -1,0 +1,156 @@
+"""The bars of the design, judged by the results there are: one line each, with the numbers of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from harness import report
+from harness.histogram import ratio
+from harness.subjects import KV_SUBJECT
+
+Results = Mapping[str, Mapping[str, Any]]
+"""Benchmark → its results file."""
+_NAMES = ("decision", "relay", "streams", "index")
+_AT_8, _AT_256 = "kv/8/6400", "kv/256/6400"
+_DYNAMO = "dynamo kv"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar. `value` is compared with `limit`; None = not measured."""
+
+    what: str
+    value: float | None
+    limit: float
+    unit: str = "×"
+    at_least: bool = False
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Reached, not reached, or not measured."""
+        if self.value is None:
+            return "not measured"
+        reached = self.value >= self.limit if self.at_least else self.value <= self.limit
+        return "reached" if reached else "**not reached**"
+
+    def line(self) -> list[str]:
+        """Cells of the table."""
+        sign = "≥" if self.at_least else "≤"
+        value = "–" if self.value is None else f"{report.number(self.value, 2)} {self.unit}"
+        verdict = f"{self.verdict}; {self.note}" if self.note else self.verdict
+        return [self.what, f"{sign} {self.limit:,g} {self.unit}".strip(), value.strip(), verdict]
+
+
+def bars(results: Results) -> list[Bar]:
+    """All of them, in the design's order."""
+    return [*_decision(results), *_relay(results), *_streams(results), *_index(results), *_elsewhere()]
+
+
+def _rows(results: Results, name: str) -> Mapping[str, Mapping[str, float | None]]:
+    return results.get(name, {}).get("summary", {})
+
+
+def _ratio(rows: Mapping[str, Mapping[str, float | None]], ours: str, theirs: str, key: str) -> float | None:
+    return ratio(rows.get(ours, {}).get(key), rows.get(theirs, {}).get(key))
+
+
+def _decision(results: Results) -> list[Bar]:
+    rows = _rows(results, "decision")
+
+    def against(case: str, percentile: str) -> float | None:
+        row = rows.get(case, {})
+        return ratio(row.get(f"total_{percentile}_us"), row.get(f"peer_{percentile}_us"))
+
+    first = "decision from token ids, 8 workers, 400 blocks: p50 ÷ Dynamo's SelectionService"
+    return [
+        Bar(first, against(_AT_8, "p50"), 0.75),
+        Bar("the same, p99 ÷ p99", against(_AT_8, "p99"), 1.0),
+        Bar("the same with 256 workers, p50 ÷ p50", against(_AT_256, "p50"), 1.0),
+    ]
+
+
+def _relay(results: Results) -> list[Bar]:
+    rows = _rows(results, "relay")
+    kv, prefix = rows.get(KV_SUBJECT, {}), rows.get("pointsman prefix", {})
+    router = rows.get("vllm-router cache_aware", {})
+    added = "added_ttft_p50_ms"
+    memory = kv.get("idle_rss_mb")
+    return [
+        Bar("CPU of a streamed request, exact kv ÷ Dynamo kv", _ratio(rows, KV_SUBJECT, _DYNAMO, "cpu_us"), 0.65),
+        Bar(
+            "the same, prefix by text ÷ vllm-router cache_aware",
+            _ratio(rows, "pointsman prefix", "vllm-router cache_aware", "cpu_us"),
+            1.0,
+        ),
+        Bar(
+            "requests/s on one core, 64 clients, exact kv ÷ Dynamo kv",
+            _ratio(rows, KV_SUBJECT, _DYNAMO, "requests_per_s"),
+            1.3,
+            at_least=True,
+        ),
+        Bar(
+            "CPU of 2,000-word prompts, 90 % seen before, exact kv ÷ Dynamo kv",
+            _ratio(rows, KV_SUBJECT, _DYNAMO, "long_cpu_us"),
+            0.5,
+        ),
+        Bar(
+            "added TTFT p50 at 200/s, prefix ÷ vllm-router cache_aware",
+            ratio(prefix.get(added), router.get(added)),
+            1.0,
+        ),
+        Bar("added TTFT p50 at 200/s, exact kv", kv.get(added), 1.0, "ms"),
+        Bar(
+            "added TTFT p50 at one client, exact kv: no stall of Nagle's (40 ms)",
+            kv.get("added_single_ttft_p50_ms"),
+            5.0,
+            "ms",
+        ),
+        Bar("memory of an idle front end with a tokenizer", memory, 100.0, "MB"),
+    ]
+
+
+def _streams(results: Results) -> list[Bar]:
+    row = _rows(results, "streams").get("pointsman prefix", {})
+    start, end = row.get("rss_start_mb"), row.get("rss_end_mb")
+    return [
+        Bar("2,000 open streams: errors", row.get("errors"), 0.0, ""),
+        Bar("the same: added inter-token p99", row.get("added_itl_p99_ms"), 20.0, "ms"),
+        Bar("the same: memory at the end ÷ at the start", ratio(end, start), 1.1),
+    ]
+
+
+def _index(results: Results) -> list[Bar]:
+    filled = results.get("index", {}).get("filled", {})
+
+    def size(workers: str) -> float | None:
+        return filled.get(workers, {}).get("bytes_per_pair")
+
+    return [
+        Bar("index: memory of a (block, worker) pair, 1 worker a block", size("1"), 170.0, "B"),
+        Bar("the same, 8 workers a block", size("8"), 60.0, "B"),
+    ]
+
+
+def _elsewhere() -> list[Bar]:
+    later = "comes with its part"
+    return [
+        Bar("simulator, Mooncake conversation trace, 16 workers: s a policy", None, 10.0, "s", note=later),
+        Bar("one default policy ÷ the best on each workload", None, 0.99, at_least=True, note=later),
+        Bar("512-pod × 8-GPU gang on 512 nodes with topology: plan", None, 1.0, "s", note=later),
+    ]
+
+
+def markdown(results: Results) -> str:
+    """The table of the page."""
+    return report.table(["bar", "to hold", "measured", "verdict"], [bar.line() for bar in bars(results)])
+
+
+def read_results() -> Results:
+    """The results files that there are."""
+    files = {name: report.RESULTS / f"{name}.json" for name in _NAMES}
+    return {name: msgspec.json.decode(file.read_bytes()) for name, file in files.items() if file.exists()}
