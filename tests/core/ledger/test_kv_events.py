@@ -94,6 +94,19 @@ class TestExact:
         ledger.apply(ev.Failed("r", 1, "broke"))
         assert cached(ledger, asks("s")) == [0]
 
+    def test_a_cancelled_sibling_takes_nothing_from_those_that_run(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4)
+        complete(ledger, A)
+        for name, tokens in (("one", 33), ("two", 21), ("three", 29)):
+            ledger.apply(ev.Admitted(asks(name, tokens), 0))
+            ledger.apply(ev.Dispatched(name, A, 0))
+        ledger.apply(ev.Cancelled("one", 1))
+        assert cached(ledger, asks("s")) == [28]
+        ledger.apply(ev.Cancelled("three", 1))
+        assert cached(ledger, asks("s")) == [20]
+        ledger.apply(ev.Cancelled("two", 1))
+        assert cached(ledger, asks("s")) == [0]
+
     def test_what_no_event_confirmed_is_forgotten_after_a_while(self, make_ledger) -> None:
         ledger = make_ledger("a", block_size_tokens=4)
         complete(ledger, A)
@@ -151,15 +164,16 @@ class TestConfidence:
         assert exact(ledger, make_request("s", TEXT)) == [0]
         assert cached(ledger, make_request("s", TEXT)) == [len(TEXT) // 4 - 1]
 
-    def test_an_orphan_is_not_believed_and_ends_completeness(self, make_ledger) -> None:
+    def test_an_orphan_is_not_believed_and_costs_its_share_of_confidence(self, make_ledger) -> None:
         ledger = make_ledger("a", block_size_tokens=4)
         complete(ledger, A)
         ledger.apply(stored(A, 2, parent=77))
         assert cached(ledger, asks()) == [0]
         kv = ledger.snapshot().workers[0].kv
-        assert (kv.state, kv.orphans, kv.confidence) == (KvFeedState.PARTIAL, 1, 0.0)
-        assert "parent" in kv.reason
-        assert exact(ledger, asks()) == [0]
+        assert (kv.orphan_blocks, kv.confidence, exact(ledger, asks())) == (2, 0.0, [0])
+        ledger.apply(stored(A, 98))
+        assert ledger.snapshot().workers[0].kv.confidence == pytest.approx(0.9)
+        assert (exact(ledger, asks()), cached(ledger, asks())) == ([1], [32])
 
     def test_a_partial_view_heals_as_the_cache_turns_over(self, make_ledger) -> None:
         ledger = make_ledger("a", block_size_tokens=4, kv_capacity_tokens=40)
@@ -169,13 +183,51 @@ class TestConfidence:
         ledger.apply(stored(A, 1, first=900))
         assert exact(ledger, asks()) == [1]
 
-    @pytest.mark.parametrize("state", [KvFeedState.SYNCING, KvFeedState.OFF])
-    def test_feeds_that_are_off_or_syncing_are_not_relied_on(self, make_ledger, state: KvFeedState) -> None:
-        ledger = make_ledger("a", block_size_tokens=4)
-        complete(ledger, A)
+    @pytest.mark.parametrize(
+        "doubt",
+        [
+            ev.KvFeedChanged(A, 1.0, KvFeedState.SYNCING, "test"),
+            ev.KvFeedChanged(A, 1.0, KvFeedState.OFF, "test"),
+            ev.KvFeedChanged(A, 1.0, KvFeedState.PARTIAL, "test"),
+            ev.KvChecked(A, 1.0, "its tokenizer differs"),
+        ],
+    )
+    def test_a_word_that_is_not_relied_on_steers_nobody(self, make_ledger, doubt: ev.KvEvent) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=4)
+        complete(ledger, A, B)
         ledger.apply(stored(A, 3))
-        ledger.apply(ev.KvFeedChanged(A, 1.0, state, "test"))
-        assert exact(ledger, asks()) == [0]
+        ledger.apply(stored(A, 2, first=12, parent=2, medium="cpu"))
+        ledger.apply(doubt)
+        assert exact(ledger, asks()) == [0, 1]
+        assert cached(ledger, asks()) == [0, 0]
+        assert ledger.view(asks()).column(Column.OFFLOADED_TOKENS).tolist() == [0, 0]
+        keys = asks().token_blocks[SPEC].keys
+        assert ledger.held("m", SPEC, keys, believed=True) == {}
+
+    def test_what_is_on_its_way_counts_there_too(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=4)
+        complete(ledger, B)
+        ledger.apply(stored(A, 3))
+        ledger.apply(ev.Admitted(asks("r", tokens=17), 0))
+        ledger.apply(ev.Dispatched("r", A, 0, cached_tokens=8))
+        assert cached(ledger, Request("s", "m", 0.0, 33, token_blocks=asks().token_blocks)) == [16, 0]
+
+    def test_a_partial_view_goes_on_healing_when_a_gap_is_filled(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4, kv_capacity_tokens=40)
+        ledger.apply(ev.KvFeedChanged(A, 0.0, KvFeedState.PARTIAL, "history lost"))
+        ledger.apply(stored(A, 10))
+        for state in (KvFeedState.SYNCING, KvFeedState.PARTIAL):
+            ledger.apply(ev.KvFeedChanged(A, 1.0, state, "test"))
+        assert ledger.snapshot().workers[0].kv.confidence == 1.0
+        ledger.apply(ev.BlocksCleared(A, 2.0))
+        assert ledger.snapshot().workers[0].kv.confidence == 0.0
+
+    def test_losing_history_after_being_complete_begins_anew(self, make_ledger) -> None:
+        ledger = make_ledger("a", block_size_tokens=4, kv_capacity_tokens=40)
+        complete(ledger, A)
+        ledger.apply(stored(A, 10))
+        ledger.apply(ev.KvFeedChanged(A, 1.0, KvFeedState.PARTIAL, "an unknown event"))
+        assert ledger.snapshot().workers[0].kv.confidence == 0.0
 
     def test_a_worker_that_announces_more_than_fits_is_begun_anew(self, make_ledger) -> None:
         ledger = make_ledger("a", block_size_tokens=4, kv_capacity_tokens=40)
@@ -240,6 +292,7 @@ class TestWhoHoldsWhat:
         for i in range(300):
             ledger.apply(stored(A, 50, first=200 * i))
             ledger.apply(ev.BlocksCleared(A, 0.0))
+            ledger.apply(ev.Tick(0.0))
         assert len(ledger._fleet.caches._public) <= 4096 + 100
 
 

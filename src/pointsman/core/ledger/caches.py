@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.approx_index import ApproxIndex
-from pointsman.core.ledger.entries import Sent
 from pointsman.core.ledger.groups import ModelGroup
 from pointsman.core.ledger.kv_view import CONFIDENT, KvView
 from pointsman.core.ledger.prefix_index import PrefixIndex
@@ -25,6 +24,8 @@ UNKNOWN_KV_CAPACITY_TOKENS = 262_144
 """Assumed for the approximate indexes until the engine tells."""
 ON_ITS_WAY_MS = 60_000.0
 """How long what was just sent counts as held before the engine has said so. Its events come much earlier."""
+SWEPT_AT_ONCE = 5_000
+"""Blocks of workers that are gone that are swept away each second, beside those with every block stored."""
 OVER_CAPACITY = 2.0
 """A worker that announced so many times more blocks than fit has lost removals: its view is begun anew."""
 
@@ -39,6 +40,11 @@ class Caches:
         self._exact = PrefixIndex()
         self._public = PublicHashes(self._exact.is_held) if index_by_hash else None
         self._views: dict[int, KvView] = {}
+        self._seat: dict[int, int] = {}
+        self._slot_of: dict[int, int] = {}
+        """Seats in the token indexes that workers have now; whatever other seats hold is gone."""
+        self._trusted = 0
+        """Bit mask of the seats whose own word is relied on."""
         self._capacity_tokens: dict[int, int] = {}
 
     # ---- membership
@@ -48,14 +54,13 @@ class Caches:
         size = spec.block_size_tokens
         self._views[slot] = KvView(KeySpec(size) if size else None)
         self._text.add_worker(slot, 1)
-        self._on_its_way.add_worker(slot, 1)
+        self._take_seat(slot)
         self.resize(slot, spec.kv_capacity_tokens, bytes_per_token)
 
     def remove_worker(self, slot: int) -> None:
         """The worker is gone."""
         self._text.remove_worker(slot)
-        self._on_its_way.remove_worker(slot)
-        self._exact.clear(slot)
+        self._leave_seat(slot)
         del self._views[slot]
         del self._capacity_tokens[slot]
 
@@ -65,7 +70,7 @@ class Caches:
         tokens = capacity_tokens or UNKNOWN_KV_CAPACITY_TOKENS
         self._text.resize(slot, int(tokens * bytes_per_token / self._text_block_bytes))
         spec = self._views[slot].spec
-        self._on_its_way.resize(slot, tokens // spec.block_size_tokens if spec else 1)
+        self._on_its_way.resize(self._seat[slot], tokens // spec.block_size_tokens if spec else 1)
 
     def emptied(self, slot: int) -> None:
         """The process behind the worker is gone, and its cache with it."""
@@ -75,23 +80,31 @@ class Caches:
 
     # ---- requests
 
-    def sent(self, slot: int, request: Request, cached_tokens: int, now_ms: float) -> Sent:
-        """A prompt went to a worker that holds `cached_tokens` of it: all of it counts as held at once."""
+    def sent(self, slot: int, request: Request, exact_tokens: int, now_ms: float) -> int:
+        """A prompt went to a worker that says it holds `exact_tokens` of it: all of it counts as held at once.
+
+        Returns how many leading text blocks were thought to be there before.
+        """
         view = self._views.get(slot)
         if view is None:
-            return Sent()
+            return 0
         text = self._text.record(slot, request.blocks.keys, now_ms)
         keys = self._token_keys(slot, request.token_blocks)
-        if not keys or view.spec is None:
-            return Sent(text)
-        first = cached_tokens // view.spec.block_size_tokens
-        return Sent(text, first + self._on_its_way.record(slot, keys[first:], now_ms))
+        if keys and view.spec is not None:
+            first = exact_tokens // view.spec.block_size_tokens
+            self._on_its_way.record(self._seat[slot], keys[first:], now_ms)
+        return text
 
-    def taken_back(self, slot: int, request: Request, sent: Sent) -> None:
-        """It never arrived."""
-        if slot in self._views:
-            self._text.forget(slot, request.blocks.keys, sent.first_text_block)
-            self._on_its_way.forget(slot, self._token_keys(slot, request.token_blocks), sent.first_token_block)
+    def taken_back(self, slot: int, request: Request, text_before: int, others: Sequence[Request]) -> None:
+        """It never arrived. What `others`, which are still there, have in common with it stays."""
+        if slot not in self._views:
+            return
+        text = request.blocks.keys
+        shared = max((_shared(text, other.blocks.keys) for other in others), default=0)
+        self._text.forget(slot, text, max(text_before, shared))
+        keys = self._token_keys(slot, request.token_blocks)
+        shared = max((_shared(keys, self._token_keys(slot, other.token_blocks)) for other in others), default=0)
+        self._on_its_way.forget(self._seat[slot], keys, shared)
 
     def key_specs(self, group: ModelGroup) -> frozenset[KeySpec]:
         """Ways to cut prompts for this group so that they can be looked up exactly; empty: no worker sends events."""
@@ -105,40 +118,44 @@ class Caches:
         self._views[slot].changed(event.state, event.reason, event.at_ms)
         if event.state is ev.KvFeedState.OFF:
             self._forget_tokens(slot)
+        self._trust_or_not(slot)
 
     def checked(self, slot: int, fault: str | None) -> None:
         """The worker's events were compared with what was expected."""
         self._views[slot].fault = fault
+        self._trust_or_not(slot)
 
     def stored(self, slot: int, event: ev.BlocksStored) -> None:
         """Blocks are held. Those without a known parent are not believed."""
         view = self._views[slot]
-        before = view.spec
-        view.announced(event.spec, len(event.hashes))
-        if view.spec != before:
-            self._on_its_way.resize(slot, self._capacity_blocks(slot) or UNKNOWN_KV_CAPACITY_TOKENS)
+        seat = self._seat[slot]
+        if event.medium == GPU:
+            self._learn_spec(slot, event)
         if event.parent is None:
             parent = token_seed(event.spec, event.lora_name)
         else:
-            known = self._exact.key_of(slot, event.parent)
+            known = self._exact.key_of(seat, event.parent)
             if known is None:
-                view.orphaned(event.at_ms)
+                view.orphaned(len(event.hashes))
+                self._trust_or_not(slot)
                 return
             parent = known
         keys = chain(event.tokens, event.spec, parent, event.extras)
         hashes = event.hashes[: len(keys)]
-        view.stored_blocks += self._exact.store(slot, event.medium, hashes, keys[: len(hashes)])
+        view.stored_blocks += self._exact.store(seat, event.medium, hashes, keys[: len(hashes)])
         if self._public is not None and not event.extras:
             parent_key = None if event.parent is None else parent
             self._public.store(parent_key, keys, event.tokens, event.spec, event.lora_name)
             self._public.clean(len(self._exact))
         self._begin_anew_if_overfull(slot, event)
+        self._trust_or_not(slot)
 
     def removed(self, slot: int, event: ev.BlocksRemoved) -> None:
         """Blocks are not held any more."""
-        keys = self._exact.remove(slot, event.medium, event.hashes)
+        seat = self._seat[slot]
+        keys = self._exact.remove(seat, event.medium, event.hashes)
         if event.medium == GPU:
-            self._on_its_way.forget(slot, keys, 0)
+            self._on_its_way.forget(seat, keys, 0)
 
     def cleared(self, slot: int) -> None:
         """Nothing is held any more, or nobody knows what."""
@@ -175,11 +192,13 @@ class Caches:
 
     def exact_blocks_held(self, slot: int) -> dict[str, int]:
         """Blocks that the worker says it holds, by medium."""
-        return {medium: self._exact.count(slot, medium) for medium in self._exact.media(slot)}
+        seat = self._seat[slot]
+        return {medium: self._exact.count(seat, medium) for medium in self._exact.media(seat)}
 
     def tiers(self, keys: Sequence[int]) -> dict[int, dict[str, int]]:
         """Slot → medium → leading blocks that it says it holds in the GPU and the tiers up to that medium together."""
-        return self._exact.match_tiers(keys)
+        tiers = self._exact.match_tiers(keys).items()
+        return {self._slot_of[seat]: held for seat, held in tiers if seat in self._slot_of}
 
     def keys_of_hashes(self, spec: KeySpec, hashes: Sequence[int]) -> list[int] | None:
         """Keys of the leading public hashes that are known; None when queries by hash are switched off."""
@@ -196,9 +215,10 @@ class Caches:
         return len(self._exact)
 
     def expire(self, now_ms: float) -> None:
-        """Let go of what was sent too long ago."""
+        """Let go of what was sent too long ago, and of some of what is gone."""
         self._text.expire(now_ms)
         self._on_its_way.expire(now_ms)
+        self._exact.sweep(SWEPT_AT_ONCE)
 
     # ---- inside
 
@@ -208,21 +228,24 @@ class Caches:
         size = spec.block_size_tokens
         longest = max(0, request.prompt_tokens - 1) // size * size  # the last token is always computed
         cached = table[Column.CACHED_TOKENS]
-        for slot, count in self._runs(blocks.keys).items():
-            row = group.row_of_slot.get(slot)
-            if row is not None and self._views[slot].spec == spec:
-                cached[row] = min(longest, count * size)
+        rows = group.row_of_slot
+        for seat, count in self._runs(blocks.keys).items():
+            slot = self._slot_of.get(seat)
+            if slot in rows and self._views[slot].spec == spec:
+                cached[rows[slot]] = min(longest, count * size)
         if self._exact.has_tiers:
-            for slot, count in self._exact.match_any_medium(blocks.keys).items():
-                row = group.row_of_slot.get(slot)
-                if row is not None:
+            for seat, count in self._exact.match_any_medium(blocks.keys).items():
+                slot = self._slot_of.get(seat)
+                if slot in rows and self._trusted >> seat & 1 and self._views[slot].spec == spec:
+                    row = rows[slot]
                     table[Column.OFFLOADED_TOKENS, row] = max(0, min(longest, count * size) - int(cached[row]))
 
     def _runs(self, keys: Sequence[int]) -> dict[int, int]:
-        """Slot → leading blocks that it holds by its own word, and those on their way to it."""
-        runs = self._exact.match(keys)
+        """Seat → leading blocks that its worker holds, if its word is relied on, and those on their way to it."""
+        trusted = self._trusted
+        runs = {seat: blocks for seat, blocks in self._exact.match(keys).items() if trusted >> seat & 1}
         if len(self._on_its_way) and keys:
-            extend_runs(runs, keys, self._on_its_way.mask_of, self._exact.mask_of)
+            extend_runs(runs, keys, self._on_its_way.mask_of, lambda key: (self._exact.mask_of(key) or 0) & trusted)
         return runs
 
     def _write_text(
@@ -247,16 +270,54 @@ class Caches:
         return blocks.keys if blocks is not None else ()
 
     def _forget_tokens(self, slot: int) -> None:
-        self._exact.clear(slot)
-        self._on_its_way.clear(slot)
+        self._leave_seat(slot)
+        self._take_seat(slot)
+        self._views[slot].begin_anew()
+        self._trust_or_not(slot)
+
+    def _take_seat(self, slot: int) -> None:
+        seat = self._exact.take_seat()
+        self._seat[slot] = seat
+        self._slot_of[seat] = slot
+        self._on_its_way.add_worker(seat, self._capacity_blocks(slot) or UNKNOWN_KV_CAPACITY_TOKENS)
+
+    def _leave_seat(self, slot: int) -> None:
+        seat = self._seat.pop(slot)
+        del self._slot_of[seat]
+        self._trusted &= ~(1 << seat)
+        self._on_its_way.remove_worker(seat)
+        self._exact.retire(seat)
+
+    def _trust_or_not(self, slot: int) -> None:
+        bit = 1 << self._seat[slot]
+        self._trusted = self._trusted | bit if self.is_exact(slot) else self._trusted & ~bit
+
+    def _learn_spec(self, slot: int, event: ev.BlocksStored) -> None:
+        view = self._views[slot]
+        before = view.spec
+        view.announced(event.spec, len(event.hashes))
+        if view.spec != before:
+            self._on_its_way.resize(self._seat[slot], self._capacity_blocks(slot) or UNKNOWN_KV_CAPACITY_TOKENS)
 
     def _capacity_blocks(self, slot: int) -> int:
         spec = self._views[slot].spec
-        return self._capacity_tokens[slot] // spec.block_size_tokens if spec else 0
+        return self._capacity_tokens.get(slot, 0) // spec.block_size_tokens if spec else 0
 
     def _begin_anew_if_overfull(self, slot: int, event: ev.BlocksStored) -> None:
         capacity = self._capacity_blocks(slot) or UNKNOWN_KV_CAPACITY_TOKENS
-        if event.medium == GPU and self._exact.count(slot) > OVER_CAPACITY * capacity:
+        if event.medium == GPU and self._exact.count(self._seat[slot]) > OVER_CAPACITY * capacity:
             self._forget_tokens(slot)
             reason = f"it announced more than {OVER_CAPACITY:g} × the {capacity} blocks that fit: removals were lost"
             self._views[slot].changed(ev.KvFeedState.PARTIAL, reason, event.at_ms)
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Leading keys that two prompts have in common. Chained keys: where one pair is equal, all before it are."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high) // 2
+        if one[middle] == other[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -38,7 +38,8 @@ class WorkerEntry:
     health: Health = field(default_factory=Health)
     totals: Totals = field(default_factory=Totals)
     drift: Drift = field(default_factory=Drift)
-    in_flight: int = 0
+    flights: dict[str, Flight] = field(default_factory=dict)
+    """Requests that are there."""
     draining: str | None = None
     gone: bool = False
     kv_use: float | None = None
@@ -47,17 +48,14 @@ class WorkerEntry:
     """Requests of others at the reading before the last."""
 
     @property
+    def in_flight(self) -> int:
+        """Requests that are there."""
+        return len(self.flights)
+
+    @property
     def id(self) -> WorkerId:
         """The worker's id."""
         return self.spec.id
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What a dispatch added to the caches, to be taken back: blocks from these numbers on were new at the worker."""
-
-    first_text_block: int = 0
-    first_token_block: int = 0
 
 
 @dataclass(slots=True)
@@ -76,6 +74,6 @@ class Flight:
     """Counted as KV in use on its worker."""
     sequences: int = 0
     """Counted as running on its worker."""
-    sent: Sent = field(default_factory=Sent)
-    """What of its prompt was new at the worker."""
+    text_before: int = 0
+    """Leading text blocks that were thought to be at the worker before it."""
     started: bool = False

@@ -122,13 +122,19 @@ class Fleet:
         """Ways in which prompts for a model have to be cut to be looked up exactly."""
         return self.caches.key_specs(self._group(model))
 
-    def held_tokens(self, model: str, spec: KeySpec, keys: Sequence[int]) -> dict[WorkerId, dict[str, int]]:
-        """Worker → medium → leading tokens that it says it holds up to that tier, for workers that cut blocks so."""
+    def held_tokens(
+        self, model: str, spec: KeySpec, keys: Sequence[int], *, believed: bool
+    ) -> dict[WorkerId, dict[str, int]]:
+        """Worker → medium → leading tokens that it says it holds up to that tier, for workers that cut blocks so.
+
+        `believed`: only workers whose word is relied on.
+        """
         group = self._group(model)
         held: dict[WorkerId, dict[str, int]] = {}
         for slot, tiers in self.caches.tiers(keys).items():
             row = group.row_of_slot.get(slot)
-            if row is not None and self.caches.view(slot).spec == spec:
+            wanted = row is not None and self.caches.view(slot).spec == spec
+            if row is not None and wanted and (not believed or self.caches.is_exact(slot)):
                 held[group.workers[row]] = {medium: n * spec.block_size_tokens for medium, n in tiers.items()}
         return held
 
@@ -225,7 +231,7 @@ class Fleet:
             confidence=self.caches.confidence(slot),
             block_size_tokens=view.spec.block_size_tokens if view.spec else None,
             blocks=self.caches.exact_blocks_held(slot),
-            orphans=view.orphans,
+            orphan_blocks=view.orphan_blocks,
         )
 
     def _group(self, model: str) -> ModelGroup:

@@ -93,14 +93,19 @@ class Ledger:
         """Ways to cut prompts for a model so that they can be looked up exactly; empty: no worker sends KV events."""
         return self._fleet.key_specs(model)
 
-    def held(self, model: str, spec: KeySpec, keys: Sequence[int]) -> dict[WorkerId, dict[str, int]]:
-        """Worker → medium → leading tokens of a prompt that it says it holds in the tiers up to that one."""
-        return self._fleet.held_tokens(model, spec, keys)
+    def held(
+        self, model: str, spec: KeySpec, keys: Sequence[int], *, believed: bool = False
+    ) -> dict[WorkerId, dict[str, int]]:
+        """Worker → medium → leading tokens of a prompt that it says it holds in the tiers up to that one.
+
+        `believed`: only workers whose word is relied on.
+        """
+        return self._fleet.held_tokens(model, spec, keys, believed=believed)
 
     def held_by_hash(self, model: str, spec: KeySpec, hashes: Sequence[int]) -> dict[WorkerId, dict[str, int]] | None:
-        """The same for sequence hashes as other products compute them; None when that is switched off."""
+        """The same for sequence hashes as other products compute them, believed only; None when it is switched off."""
         keys = self._fleet.caches.keys_of_hashes(spec, hashes)
-        return None if keys is None else self._fleet.held_tokens(model, spec, keys)
+        return None if keys is None else self._fleet.held_tokens(model, spec, keys, believed=True)
 
     def serves(self, model: str) -> bool:
         """True if any worker, usable or not, serves the model."""
@@ -163,8 +168,9 @@ class Ledger:
         flight.prefill_tokens = request.prompt_tokens - flight.cached_tokens
         flight.kv_tokens = request.prompt_tokens
         flight.started = False
-        flight.sent = self._fleet.caches.sent(entry.slot, request, flight.cached_tokens, event.at_ms)
-        entry.in_flight += 1
+        exact_tokens = flight.cached_tokens if event.exact else 0
+        flight.text_before = self._fleet.caches.sent(entry.slot, request, exact_tokens, event.at_ms)
+        entry.flights[request.id] = flight
         entry.totals.dispatched += 1
         self._totals.dispatched += 1
         cells = self._fleet.table.cells
@@ -256,13 +262,14 @@ class Ledger:
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] -= 1
         flight.prefill_tokens = flight.kv_tokens = flight.sequences = 0
-        entry.in_flight -= 1
+        del entry.flights[flight.request.id]
         self._fleet.released(entry)
 
     def _forget_unless_started(self, flight: Flight, entry: WorkerEntry) -> None:
         """A request that never got a first token left nothing that one could count on in the worker's cache."""
         if not flight.started:
-            self._fleet.caches.taken_back(entry.slot, flight.request, flight.sent)
+            others = [other.request for other in entry.flights.values() if other is not flight]
+            self._fleet.caches.taken_back(entry.slot, flight.request, flight.text_before, others)
 
     # ---- the rest
 

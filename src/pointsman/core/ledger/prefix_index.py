@@ -1,13 +1,17 @@
 """PrefixIndex: which blocks each worker's engine says it holds, exactly, for each medium.
 
-Two maps do the work: block key → bit mask of slots, one a medium, and engine hash → block key. Engines that use one
+Two maps do the work: block key → bit mask of seats, one a medium, and engine hash → block key. Engines that use one
 hash for one block share an entry of the second map; an engine that means another block by it keeps its own entry.
 Nothing here is believed without an event that said so, and every removal is by the engine's own hash.
+
+A worker has a *seat*, a bit of the masks. When all that it held is gone it takes another one, and what the old seat
+holds is swept away a little at a time: nobody waits for a million blocks.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -24,7 +28,7 @@ _SLACK = 4096
 
 @dataclass(slots=True)
 class _Shelf:
-    """What one slot holds in one medium."""
+    """What one seat holds in one medium."""
 
     count: int = 0
     log: array[int] = field(default_factory=lambda: array("Q"))
@@ -32,7 +36,7 @@ class _Shelf:
 
 
 class PrefixIndex:
-    """Keys are those of core/model/token_keys. A slot is the worker's number in the fleet's table."""
+    """Keys are those of core/model/token_keys."""
 
     def __init__(self) -> None:
         self._holders: dict[str, dict[int, int]] = {GPU: {}}
@@ -42,30 +46,34 @@ class PrefixIndex:
         self._own_key_of: dict[int, dict[BlockHash, int]] = {}
         self._shelves: dict[tuple[int, str], _Shelf] = {}
         self._masks: dict[int, int] = {}
+        self._seats = 0
+        self._free: list[int] = []
+        self._retired: deque[tuple[int, list[tuple[dict[int, int], array[int]]]]] = deque()
+        self._clean_names_at = _SLACK
 
     # ---- events
 
-    def key_of(self, slot: int, block_hash: BlockHash) -> int | None:
-        """The key that the slot's engine means by a hash; None if it does not hold such a block in any medium."""
-        own = self._own_key_of.get(slot)
+    def key_of(self, seat: int, block_hash: BlockHash) -> int | None:
+        """The key that the seat's engine means by a hash; None if it does not hold such a block in any medium."""
+        own = self._own_key_of.get(seat)
         key = own.get(block_hash) if own else None
         if key is None:
             key = self._named(block_hash)
-        return key if key is not None and self._holds(slot, key) else None
+        return key if key is not None and self._holds(seat, key) else None
 
-    def store(self, slot: int, medium: str, hashes: Sequence[BlockHash], keys: Sequence[int]) -> int:
-        """The slot holds these blocks. Returns how many it did not hold there before."""
+    def store(self, seat: int, medium: str, hashes: Sequence[BlockHash], keys: Sequence[int]) -> int:
+        """The seat holds these blocks. Returns how many it did not hold there before."""
         holders = self._holders.setdefault(medium, {})
-        shelf = self._shelves.setdefault((slot, medium), _Shelf())
-        bit = self._mask(1 << slot)
+        shelf = self._shelves.setdefault((seat, medium), _Shelf())
+        bit = self._mask(1 << seat)
         append = shelf.log.append
         before = shelf.count
         for block_hash, key in zip(hashes, keys, strict=True):
             if medium != GPU:
                 # Tiers may announce a block with less than it is keyed by: what it was on the GPU is the whole truth.
-                known = self.key_of(slot, block_hash)
+                known = self.key_of(seat, block_hash)
                 key = key if known is None else known
-            self._name(slot, block_hash, key)
+            self._name(seat, block_hash, key)
             mask = holders.get(key)
             if mask is None:
                 holders[key] = bit
@@ -78,41 +86,64 @@ class PrefixIndex:
         if len(shelf.log) > 2 * shelf.count + _SLACK:
             self._clean_log(shelf, holders, bit)
         self._clean_names(_MOVED_PER_BLOCK * len(hashes))
+        self.sweep(_MOVED_PER_BLOCK * len(hashes))
         return shelf.count - before
 
-    def remove(self, slot: int, medium: str, hashes: Iterable[BlockHash]) -> list[int]:
-        """The slot no longer holds these blocks there. Returns the keys of those that it had held."""
+    def remove(self, seat: int, medium: str, hashes: Iterable[BlockHash]) -> list[int]:
+        """The seat no longer holds these blocks there. Returns the keys of those that it had held."""
         holders = self._holders.get(medium)
-        shelf = self._shelves.get((slot, medium))
+        shelf = self._shelves.get((seat, medium))
         if holders is None or shelf is None:
             return []
-        own = self._own_key_of.get(slot)
+        own = self._own_key_of.get(seat)
         removed: list[int] = []
         for block_hash in hashes:
             key = own.get(block_hash) if own else None
             if key is None:
                 key = self._named(block_hash)
-            if key is not None and self._drop(holders, key, slot):
+            if key is not None and self._drop(holders, key, seat):
                 removed.append(key)
-                if own and not self._holds(slot, key):
+                if own and not self._holds(seat, key):
                     own.pop(block_hash, None)
         shelf.count -= len(removed)
         return removed
 
-    def clear(self, slot: int) -> None:
-        """The slot holds nothing any more, in no medium."""
-        for (owner, medium), shelf in list(self._shelves.items()):
-            if owner == slot:
-                holders = self._holders[medium]
-                for key in shelf.log:
-                    self._drop(holders, key, slot)
-                del self._shelves[owner, medium]
-        self._own_key_of.pop(slot, None)
+    # ---- seats
+
+    def take_seat(self) -> int:
+        """A seat that holds nothing."""
+        if self._free:
+            return self._free.pop()
+        self._seats += 1
+        return self._seats - 1
+
+    def retire(self, seat: int) -> None:
+        """All that it held is gone. Its masks are swept later: whoever asks must not know this seat any more."""
+        self._own_key_of.pop(seat, None)
+        logs = [(self._holders[m], shelf.log) for (owner, m), shelf in self._shelves.items() if owner == seat]
+        self._shelves = {name: shelf for name, shelf in self._shelves.items() if name[0] != seat}
+        self._retired.append((seat, logs))
+        self.sweep(_SLACK)
+
+    def sweep(self, at_most: int) -> None:
+        """Drop some of what retired seats held; a seat that is empty may be taken again."""
+        while self._retired and at_most > 0:
+            seat, logs = self._retired[0]
+            while logs and at_most > 0:
+                holders, log = logs[-1]
+                for _ in range(min(at_most, len(log))):
+                    self._drop(holders, log.pop(), seat)
+                    at_most -= 1
+                if not log:
+                    logs.pop()
+            if not logs:
+                self._retired.popleft()
+                self._free.append(seat)
 
     # ---- questions
 
     def match(self, keys: Sequence[int], medium: str = GPU) -> dict[int, int]:
-        """Slot → how many leading blocks it holds there; slots with none are left out.
+        """Seat → how many leading blocks it holds there; seats with none are left out.
 
         Always a walk over all keys, never a jump: at one dictionary look-up each it costs less than hashing the prompt
         did, and it is right whatever an engine evicts first.
@@ -121,23 +152,23 @@ class PrefixIndex:
         return leading_runs(leading_masks(holders, keys)) if holders else {}
 
     def mask_of(self, key: int) -> int | None:
-        """Bit mask of the slots that hold a block on the GPU; None for nobody."""
+        """Bit mask of the seats that hold a block on the GPU; None for nobody."""
         return self._holders[GPU].get(key)
 
     def match_any_medium(self, keys: Sequence[int]) -> dict[int, int]:
-        """The same, over all media together: a block counts wherever the slot holds it."""
+        """The same, over all media together: a block counts wherever the seat holds it."""
         media = list(self._holders.values())
         return leading_runs([reduce(or_, (holders.get(key, 0) for holders in media)) for key in keys])
 
     def match_tiers(self, keys: Sequence[int]) -> dict[int, dict[str, int]]:
-        """Slot → medium → leading blocks that it holds in the tiers from the GPU up to that one."""
+        """Seat → medium → leading blocks that it holds in the tiers from the GPU up to that one."""
         found: dict[int, dict[str, int]] = {}
         masks = [0] * len(keys)
         for medium in sorted(self._holders, key=_tier):
             holders = self._holders[medium]
             masks = [mask | holders.get(key, 0) for mask, key in zip(masks, keys, strict=True)]
-            for slot, blocks in leading_runs(masks).items():
-                found.setdefault(slot, {})[medium] = blocks
+            for seat, blocks in leading_runs(masks).items():
+                found.setdefault(seat, {})[medium] = blocks
         return found
 
     def is_held(self, key: int) -> bool:
@@ -149,18 +180,18 @@ class PrefixIndex:
         """Anybody holds anything outside of the GPU."""
         return any(holders for medium, holders in self._holders.items() if medium != GPU)
 
-    def count(self, slot: int, medium: str = GPU) -> int:
-        """Blocks that the slot holds there."""
-        shelf = self._shelves.get((slot, medium))
+    def count(self, seat: int, medium: str = GPU) -> int:
+        """Blocks that the seat holds there."""
+        shelf = self._shelves.get((seat, medium))
         return shelf.count if shelf else 0
 
-    def media(self, slot: int) -> list[str]:
-        """Media in which the slot holds anything."""
-        return [medium for (owner, medium), shelf in self._shelves.items() if owner == slot and shelf.count]
+    def media(self, seat: int) -> list[str]:
+        """Media in which the seat holds anything."""
+        return [medium for (owner, medium), shelf in self._shelves.items() if owner == seat and shelf.count]
 
-    def keys(self, slot: int, medium: str = GPU) -> set[int]:
-        """All keys that the slot holds there. For tests and dumps: it walks through everything."""
-        bit = 1 << slot
+    def keys(self, seat: int, medium: str = GPU) -> set[int]:
+        """All keys that the seat holds there. For tests and dumps: it walks through everything."""
+        bit = 1 << seat
         return {key for key, mask in self._holders.get(medium, {}).items() if mask & bit}
 
     def __len__(self) -> int:
@@ -169,17 +200,17 @@ class PrefixIndex:
 
     # ---- names
 
-    def _name(self, slot: int, block_hash: BlockHash, key: int) -> None:
+    def _name(self, seat: int, block_hash: BlockHash, key: int) -> None:
         known = self._named(block_hash)
         if known is None:
             self._key_of[block_hash] = key
         elif known != key:
             if self.is_held(known):
-                self._own_key_of.setdefault(slot, {})[block_hash] = key
+                self._own_key_of.setdefault(seat, {})[block_hash] = key
             else:
                 self._key_of[block_hash] = key  # what it meant before is gone everywhere
         else:
-            own = self._own_key_of.get(slot)
+            own = self._own_key_of.get(seat)
             if own:
                 own.pop(block_hash, None)
 
@@ -195,7 +226,10 @@ class PrefixIndex:
                 block_hash, key = old.popitem()
                 if self.is_held(key):
                     self._key_of.setdefault(block_hash, key)
-        elif len(self._key_of) > 1.25 * len(self) + _SLACK:
+            if not old:
+                # As many again may come before the next round: engines that hash alike have fewer names than blocks.
+                self._clean_names_at = 2 * len(self._key_of) + _SLACK
+        elif len(self._key_of) > self._clean_names_at:
             self._old_key_of, self._key_of = self._key_of, {}
 
     def _clean_log(self, shelf: _Shelf, holders: dict[int, int], bit: int) -> None:
@@ -203,12 +237,12 @@ class PrefixIndex:
 
     # ---- masks
 
-    def _holds(self, slot: int, key: int) -> bool:
-        bit = 1 << slot
+    def _holds(self, seat: int, key: int) -> bool:
+        bit = 1 << seat
         return any(holders.get(key, 0) & bit for holders in self._holders.values())
 
-    def _drop(self, holders: dict[int, int], key: int, slot: int) -> bool:
-        bit = 1 << slot
+    def _drop(self, holders: dict[int, int], key: int, seat: int) -> bool:
+        bit = 1 << seat
         mask = holders.get(key, 0)
         if not mask & bit:
             return False

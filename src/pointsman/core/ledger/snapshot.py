@@ -19,7 +19,8 @@ class KvSnapshot:
     block_size_tokens: int | None
     blocks: dict[str, int]
     """By medium."""
-    orphans: int
+    orphan_blocks: int
+    """Announced without a known parent, and not believed."""
 
 
 @dataclass(frozen=True, slots=True)

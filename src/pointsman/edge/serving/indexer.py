@@ -59,7 +59,7 @@ _Query = TypeVar("_Query", TokenQuery, HashQuery)
 
 
 class Indexer:
-    """Answers from the ledger's exact index; workers whose view is not complete may hold more than it says."""
+    """Answers from the ledger's exact index, for workers whose word is relied on; the others are not in the answer."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -75,7 +75,7 @@ class Indexer:
         held: Held = {}
         for spec in _specs(asked):
             keys = token_block_keys(packed, spec, asked.lora_name, extras).keys
-            held |= self._ledger.held(asked.lora_name or asked.model, spec, keys)
+            held |= self._ledger.held(asked.lora_name or asked.model, spec, keys, believed=True)
         return _answer(asked, held)
 
     def query_by_hash(self, body: bytes) -> dict[str, object]:

@@ -21,7 +21,7 @@ class KvStatus(msgspec.Struct):
     block_size_tokens: int | None
     blocks: dict[str, int]
     """By medium."""
-    orphans: int
+    orphan_blocks: int
 
 
 class WorkerStatus(msgspec.Struct):
@@ -148,7 +148,7 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
             confidence=worker.kv.confidence,
             block_size_tokens=worker.kv.block_size_tokens,
             blocks=worker.kv.blocks,
-            orphans=worker.kv.orphans,
+            orphan_blocks=worker.kv.orphan_blocks,
         ),
     )
 
