@@ -166,7 +166,7 @@ class KvCheck:
         difference = await self._difference(engine, tokens)
         if difference:
             return difference
-        if any(view.orphans for view in self._views(engine).values()):
+        if any(view.orphan_blocks for view in self._views(engine).values()):
             raise _UndecidedError("its prompts begin with blocks that it held before anybody listened")
         views = [view for view in self._views(engine).values() if any(view.blocks.values())]
         if not views:
