@@ -8,7 +8,7 @@ default are left out, in arrays only at the end. Unknown keys and further array 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -128,23 +128,17 @@ class _ClearedArray(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=
     pass
 
 
-class _BatchOfMaps(msgspec.Struct, gc=False, array_like=True):
+class _BatchArray(msgspec.Struct, gc=False, array_like=True):
     ts: float
-    events: tuple[BlockStored | BlockRemoved | AllBlocksCleared, ...]
+    events: tuple[msgspec.Raw, ...]
     dp_rank: int | None = None
 
 
 class _BatchMap(msgspec.Struct, gc=False):
     ts: float
-    events: tuple[BlockStored | BlockRemoved | AllBlocksCleared, ...]
+    events: tuple[msgspec.Raw, ...]
     data_parallel_rank: int | None = None
     attn_dp_rank: int | None = None
-    dp_rank: int | None = None
-
-
-class _BatchOfArrays(msgspec.Struct, gc=False, array_like=True):
-    ts: float
-    events: tuple[_StoredArray | _RemovedArray | _ClearedArray, ...]
     dp_rank: int | None = None
 
 
@@ -154,9 +148,23 @@ _REQUIRED = {"BlockStored": 4, "BlockRemoved": 1, "AllBlocksCleared": 0}
 _RANK_KEYS = ("data_parallel_rank", "attn_dp_rank", "dp_rank")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
-_maps_decoder = msgspec.msgpack.Decoder(_BatchOfMaps)
-_arrays_decoder = msgspec.msgpack.Decoder(_BatchOfArrays)
+_batch_array_decoder = msgspec.msgpack.Decoder(_BatchArray)
 _batch_map_decoder = msgspec.msgpack.Decoder(_BatchMap)
+_event_map_decoder = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
+_event_array_decoder = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadBatch:
+    """A batch whose events are read one by one, as they are asked for: a batch may be of any length."""
+
+    ts: float
+    """Seconds since the epoch, by the engine's clock."""
+    count: int
+    """Number of events."""
+    events: Iterator[KvEvent]
+    """To be gone through once; raises `KvEventError` at the first event that can't be understood."""
+    dp_rank: int | None = None
 
 
 def encode_batch(batch: EventBatch, form: EventForm = EventForm.MAP) -> bytes:
@@ -172,35 +180,50 @@ def encode_batch(batch: EventBatch, form: EventForm = EventForm.MAP) -> bytes:
 
 
 def decode_batch(payload: bytes) -> EventBatch:
-    """Batch of one message, in any form; raises `KvEventError`.
+    """Batch of one message, in any form; raises `KvEventError`."""
+    batch = open_batch(payload)
+    return EventBatch(batch.ts, tuple(batch.events), batch.dp_rank)
 
-    The common forms have typed decoders; what does not fit them (mixed forms, unknown tags, mistakes) goes the long
-    way, which is right for every form and names what is wrong.
+
+def open_batch(payload: bytes) -> UnreadBatch:
+    """Batch of one message, in any form, its events still to be read; raises `KvEventError`.
+
+    The common forms have typed decoders; what does not fit them (unknown tags, mistakes) goes the long way, which is
+    right for every form and names what is wrong.
     """
-    for decode in (_maps, _arrays, _batch_map):
-        try:
-            batch = decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-        if all(event.block_size >= 0 for event in batch.events if isinstance(event, BlockStored)):
-            return batch
-    return _anything(payload)
-
-
-def _maps(payload: bytes) -> EventBatch:
-    raw = _maps_decoder.decode(payload)
-    return EventBatch(raw.ts, raw.events, raw.dp_rank)
-
-
-def _arrays(payload: bytes) -> EventBatch:
-    raw = _arrays_decoder.decode(payload)
-    return EventBatch(raw.ts, tuple(_of_array(event) for event in raw.events), raw.dp_rank)
-
-
-def _batch_map(payload: bytes) -> EventBatch:
-    raw = _batch_map_decoder.decode(payload)
+    try:
+        array = _batch_array_decoder.decode(payload)
+        return UnreadBatch(array.ts, len(array.events), map(_read_event, array.events), array.dp_rank)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        raw = _batch_map_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        batch = _anything(payload)
+        return UnreadBatch(batch.ts, len(batch.events), iter(batch.events), batch.dp_rank)
     ranks = (getattr(raw, key) for key in _RANK_KEYS)
-    return EventBatch(raw.ts, raw.events, next((rank for rank in ranks if rank is not None), None))
+    rank = next((rank for rank in ranks if rank is not None), None)
+    return UnreadBatch(raw.ts, len(raw.events), map(_read_event, raw.events), rank)
+
+
+def _read_event(raw: msgspec.Raw) -> KvEvent:
+    try:
+        event = _of_array(_event_array_decoder.decode(raw)) if _is_array(raw) else _event_map_decoder.decode(raw)
+        if not isinstance(event, BlockStored) or event.block_size >= 0:
+            return event
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        anything: object = _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KvEventError(f"an event is not msgpack: {error}") from error
+    return _event(anything)
+
+
+def _is_array(raw: msgspec.Raw) -> bool:
+    """By msgpack's first byte: a short array, or one with a length of 16 or 32 bits."""
+    first = memoryview(raw)[0]
+    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
 
 
 def _of_array(event: _StoredArray | _RemovedArray | _ClearedArray) -> KvEvent:
