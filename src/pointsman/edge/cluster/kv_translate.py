@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -18,13 +17,15 @@ from pointsman.edge.wire.kv_events import (
     BlockRemoved,
     BlockStored,
     EventBatch,
-    KvEvent,
     TokenKey,
     UnknownEvent,
+    UnreadBatch,
 )
 
 TAKEN_KINDS: Final = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 """Groups of layers that hold the whole prefix. Others (sliding window, Mamba, …) hold only a part of it."""
+MOST_BLOCKS: Final = 512
+"""An event of more blocks is told as several, so that none of them takes long."""
 _UNNAMED_MEDIUM = "unnamed"
 
 
@@ -51,51 +52,76 @@ class KvTranslator:
 
     def translate(self, batch: EventBatch, at_ms: float) -> list[Translated]:
         """What a batch means, in its order; blocks of other places and groups are left out."""
-        translated: list[Translated] = []
+        return [one for one in self.steps(batch, at_ms) if one is not None]
+
+    def steps(self, batch: EventBatch | UnreadBatch, at_ms: float) -> Iterator[Translated | None]:
+        """The same bit by bit, so that whoever asks can turn to other things after each; None: nothing to tell.
+
+        Raises `KvEventError` where the batch can't be read.
+        """
         gone: list[BlockHash] = []
-        for event, following in zip_longest(batch.events, batch.events[1:]):
+        medium = GPU
+        for event in batch.events:
             if isinstance(event, BlockRemoved):
                 # Engines tell of each block by itself, and often of many in a row.
-                if self._is_ours(event):
-                    gone += event.block_hashes
-                if gone and not _goes_on(event, following):
-                    translated.append(BlocksRemoved(self._worker, at_ms, tuple(gone), _medium(event.medium)))
+                if gone and _medium(event.medium) != medium:
+                    yield self._removed(gone, medium, at_ms)
                     gone = []
+                medium = _medium(event.medium)
+                gone += event.block_hashes if self._is_ours(event) else ()
+                while len(gone) >= MOST_BLOCKS:
+                    yield self._removed(gone[:MOST_BLOCKS], medium, at_ms)
+                    del gone[:MOST_BLOCKS]
+                yield None
                 continue
-            one = self._event(event, at_ms)
-            if one is not None:
-                translated.append(one)
-        return translated
+            if gone:
+                yield self._removed(gone, medium, at_ms)
+                gone = []
+            yield from self._event(event, at_ms)
+        if gone:
+            yield self._removed(gone, medium, at_ms)
 
-    def _event(self, event: BlockStored | AllBlocksCleared | UnknownEvent, at_ms: float) -> Translated | None:
+    def _removed(self, gone: list[BlockHash], medium: str, at_ms: float) -> BlocksRemoved:
+        return BlocksRemoved(self._worker, at_ms, tuple(gone), medium)
+
+    def _event(
+        self, event: BlockStored | AllBlocksCleared | UnknownEvent, at_ms: float
+    ) -> Iterator[Translated | None]:
         if isinstance(event, BlockStored):
             return self._stored(event, at_ms)
-        if isinstance(event, AllBlocksCleared):
-            return BlocksCleared(self._worker, at_ms)
-        return _unknown(event)
+        one = BlocksCleared(self._worker, at_ms) if isinstance(event, AllBlocksCleared) else _unknown(event)
+        return iter((one,))
 
-    def _stored(self, event: BlockStored, at_ms: float) -> Translated | None:
+    def _stored(self, event: BlockStored, at_ms: float) -> Iterator[Translated | None]:
         if not self._takes_group(event) or event.locality == "REMOTE" or not event.block_hashes:
-            return None
+            yield None
+            return
         medium = _medium(event.medium)
-        if not event.token_ids and event.block_size == 0 and medium != GPU:
+        if not event.token_ids and medium != GPU:
             # Offload tiers may announce a hash alone. Nothing can be looked up by it, so it is as if it were not there.
-            return None
+            yield None
+            return
         try:
-            packed, spec = _tokens(event)
-            extras = _extras(event)
+            _check_lengths(event)
+            for first in range(0, len(event.block_hashes), MOST_BLOCKS):
+                yield self._piece(event, first, medium, at_ms)
         except ValueError as error:
-            return Fault(f"blocks that it stored cannot be used: {error}")
+            yield Fault(f"blocks that it stored cannot be used: {error}")
+
+    def _piece(self, event: BlockStored, first: int, medium: str, at_ms: float) -> BlocksStored:
+        """Blocks of an event from number `first` on. ValueError: they can't be used."""
+        hashes = event.block_hashes[first : first + MOST_BLOCKS]
+        packed, spec = _tokens(event, first, len(hashes))
         return BlocksStored(
             worker=self._worker,
             at_ms=at_ms,
-            hashes=event.block_hashes,
-            parent=event.parent_block_hash,
+            hashes=hashes,
+            parent=event.block_hashes[first - 1] if first else event.parent_block_hash,
             tokens=packed,
             spec=spec,
             medium=medium,
             lora_name=_adapter(event),
-            extras=extras,
+            extras=_extras(event, first, len(hashes)),
         )
 
     def _takes_group(self, event: BlockStored) -> bool:
@@ -119,10 +145,6 @@ def engine_extra(items: Sequence[object]) -> bytes:
     return b"keys" + msgspec.msgpack.encode(list(items))
 
 
-def _goes_on(event: BlockRemoved, following: KvEvent | None) -> bool:
-    return isinstance(following, BlockRemoved) and following.medium == event.medium
-
-
 def _unknown(event: UnknownEvent) -> Fault:
     return Fault(f"it sends events of the kind {event.tag!r}, which are not known here")
 
@@ -133,13 +155,24 @@ def _medium(name: str | None) -> str:
     return lower or _UNNAMED_MEDIUM
 
 
-def _tokens(event: BlockStored) -> tuple[bytes, KeySpec]:
-    """Packed tokens and how they are cut. ValueError: they don't make up the blocks."""
+def _check_lengths(event: BlockStored) -> None:
+    """ValueError: there are not as many tokens, or extra keys, as the blocks need."""
     size, blocks, ids = event.block_size, len(event.block_hashes), event.token_ids
     if size < 1 or len(ids) != size * blocks:
         raise ValueError(f"{len(ids)} tokens for {blocks} blocks of {size}")
-    bigram = isinstance(ids[0], tuple)
+    if event.extra_keys is not None and len(event.extra_keys) != blocks:
+        raise ValueError(f"{len(event.extra_keys)} extra keys for {blocks} blocks")
+
+
+def _tokens(event: BlockStored, first: int, count: int) -> tuple[bytes, KeySpec]:
+    """Packed tokens of `count` blocks and how they are cut. ValueError: they are not to be used."""
+    size = event.block_size
+    begin = first * size
+    ids = event.token_ids[begin : begin + count * size]
+    bigram = isinstance(event.token_ids[0], tuple)
     try:
+        if bigram and first:
+            _unpaired(event.token_ids[begin - 1 : begin + 1])
         packed = pack_tokens(_unpaired(ids) if bigram else ids)  # type: ignore[arg-type]
     except (OverflowError, TypeError) as error:
         raise ValueError(f"token ids are not all numbers of 32 bits ({error})") from None
@@ -168,17 +201,14 @@ def _adapter(event: BlockStored) -> str | None:
     return event.lora_name
 
 
-def _extras(event: BlockStored) -> Mapping[int, bytes]:
-    """Block number → what else keys it. ValueError: not one entry a block."""
+def _extras(event: BlockStored, first: int, count: int) -> Mapping[int, bytes]:
+    """What else keys `count` blocks, by their number among these."""
     extras: dict[int, bytes] = {}
-    if event.extra_keys is not None:
-        if len(event.extra_keys) != len(event.block_hashes):
-            raise ValueError(f"{len(event.extra_keys)} extra keys for {len(event.block_hashes)} blocks")
-        for number, items in enumerate(event.extra_keys):
-            extra = _extra(event, number, items) if items else None
-            if extra is not None:
-                extras[number] = extra
-    if event.cache_salt and event.parent_block_hash is None:
+    for number, items in enumerate((event.extra_keys or ())[first : first + count]):
+        extra = _extra(event, first + number, items) if items else None
+        if extra is not None:
+            extras[number] = extra
+    if event.cache_salt and event.parent_block_hash is None and not first:
         extras[0] = salt_extra(event.cache_salt) + extras.get(0, b"")
     return extras
 
