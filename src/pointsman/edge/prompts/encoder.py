@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from pointsman.edge.prompts.engine_prompts import EnginePrompts
 from pointsman.edge.prompts.errors import NotTokenizable, Reason
@@ -16,6 +17,8 @@ from pointsman.edge.prompts.meter import Meter, OverBudget
 from pointsman.edge.prompts.worker_pool import WorkerPool
 
 _log = logging.getLogger("pointsman.prompts")
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +130,24 @@ class PromptEncoder:
         except Exception as error:
             return self._fault(error)
 
+    async def beside(self, job: Callable[[], _T], size_bytes: int) -> _T | NotEncoded:
+        """Other work on a prompt of this size, in one of the threads and under the bounds of the prompts."""
+        try:
+            return await self._pool.result(self._pool.submit(job, size_bytes), self._settings.limit_s)
+        except NotTokenizable as error:
+            return self._failed(error)
+        except Exception as error:
+            return self._fault(error)
+
     def _encode_now(self, source: PromptSource | None, body: Body) -> Outcome | Pending:
-        if isinstance(source, EnginePrompts):
-            return Pending(lambda: self._by_engine(source, body))
         if source is None or isinstance(source, NoPrompts):
             raise NotTokenizable(Reason.NO_TOKENIZER, "the model has no tokenizer" if source is None else source.why)
         settings = self._settings
         size_bytes = prompt_size_bytes(body)
         if size_bytes > settings.max_bytes:
             raise NotTokenizable(Reason.TOO_LARGE, f"the prompt has {size_bytes} bytes, more than {settings.max_bytes}")
+        if isinstance(source, EnginePrompts):
+            return Pending(lambda: self._by_engine(source, body))
         if size_bytes > settings.inline_bytes:
             return self._pending(lambda: self._whole(source, body), size_bytes)
         try:
@@ -161,12 +173,9 @@ class PromptEncoder:
         return Pending(lambda: self._pooled(job, size_bytes))
 
     async def _pooled(self, job: Callable[[], EncodedPrompt], size_bytes: int) -> Outcome:
-        try:
-            prompt = await self._pool.result(self._pool.submit(job, size_bytes), self._settings.limit_s)
-        except NotTokenizable as error:
-            return self._failed(error)
-        except Exception as error:
-            return self._fault(error)
+        prompt = await self.beside(job, size_bytes)
+        if isinstance(prompt, NotEncoded):
+            return prompt
         self.counts.pooled += 1
         return self._counted(prompt)
 

@@ -18,8 +18,8 @@ class EngineCalls:
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
-    def to(self, source: WorkerSource) -> EngineHttp:
-        """Calls to one engine."""
+    def to(self, source: WorkerSource, timeout_s: float | None = None) -> EngineHttp:
+        """Calls to one engine. `timeout_s`: for each of them, where it is not what all calls here have."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
@@ -29,7 +29,7 @@ class EngineCalls:
             source.url,
             api_key=source.api_key,
             ssl_context=self._ssl_context,
-            timeout_s=self._timeout_s,
+            timeout_s=timeout_s or self._timeout_s,
         )
 
     async def close(self) -> None:

@@ -15,11 +15,12 @@ class OwnedTasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Run it beside everything else."""
+    def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Run it beside everything else. Who keeps what this returns can end it before `close` does."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     async def close(self) -> None:
         """End all of them."""
