@@ -28,14 +28,20 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 @dataclass
 class Holder:
-    """Slot 0 of an index of its own."""
+    """One seat in an index of its own."""
 
     index: PrefixIndex = field(default_factory=PrefixIndex)
     changes: list[KvFeedChanged] = field(default_factory=list)
     seen: set[BlockHash] = field(default_factory=set)
     orphans: int = 0
+    largest: int = 0
+    """Blocks of the largest event."""
+    seat: int = -1
     process: int = 0
     """For tests that count the processes that an engine was."""
+
+    def __post_init__(self) -> None:
+        self.seat = self.index.take_seat()
 
     def emit(self, event: KvEvent) -> None:
         if isinstance(event, KvFeedChanged):
@@ -43,19 +49,21 @@ class Holder:
         elif isinstance(event, BlocksStored):
             self._store(event)
         elif isinstance(event, BlocksRemoved):
-            self.index.remove(0, event.medium, event.hashes)
+            self.index.remove(self.seat, event.medium, event.hashes)
         else:
             assert isinstance(event, BlocksCleared)
-            self.index.clear(0)
+            self.index.retire(self.seat)
+            self.seat = self.index.take_seat()
 
     def _store(self, event: BlocksStored) -> None:
-        known = None if event.parent is None else self.index.key_of(0, event.parent)
+        known = None if event.parent is None else self.index.key_of(self.seat, event.parent)
         if event.parent is not None and known is None:
             self.orphans += 1
             return
         seed = token_seed(event.spec, event.lora_name) if known is None else known
-        self.index.store(0, event.medium, event.hashes, chain(event.tokens, event.spec, seed, event.extras))
+        self.index.store(self.seat, event.medium, event.hashes, chain(event.tokens, event.spec, seed, event.extras))
         self.seen.update(event.hashes)
+        self.largest = max(self.largest, len(event.hashes))
 
     @property
     def state(self) -> KvFeedState | None:
@@ -71,8 +79,8 @@ class Holder:
 
     @property
     def hashes(self) -> set[BlockHash]:
-        held = {block_hash for block_hash in self.seen if self.index.key_of(0, block_hash) is not None}
-        assert self.index.count(0, GPU) == len(held)
+        held = {block_hash for block_hash in self.seen if self.index.key_of(self.seat, block_hash) is not None}
+        assert self.index.count(self.seat, GPU) == len(held)
         return held
 
 

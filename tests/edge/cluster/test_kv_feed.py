@@ -10,8 +10,8 @@ import zmq
 
 from pointsman.core.engine_model import events as engine_events
 from pointsman.core.ledger.events import KvFeedState
-from pointsman.edge.cluster import kv_feed
 from pointsman.edge.cluster.kv_feed import KvFeed
+from pointsman.edge.cluster.kv_limits import KvLimits
 from pointsman.edge.cluster.kv_source import KvSource
 from pointsman.edge.cluster.kv_timing import KvTiming
 from pointsman.edge.engines.sim import event_publisher
@@ -48,9 +48,9 @@ async def feed_of(holder) -> AsyncIterator[Callable[..., KvFeed]]:
         async def end(feed: KvFeed) -> None:
             await asyncio.gather(*feed.close(), return_exceptions=True)
 
-        def make(source: KvSource, timing: KvTiming = QUICK) -> KvFeed:
+        def make(source: KvSource, timing: KvTiming = QUICK, limits: KvLimits | None = None) -> KvFeed:
             loop = asyncio.get_running_loop()
-            feed = KvFeed(source, context, holder.emit, lambda: 1000 * loop.time(), timing)
+            feed = KvFeed(source, context, holder.emit, lambda: 1000 * loop.time(), timing, limits)
             stack.push_async_callback(end, feed)
             return feed
 
@@ -218,9 +218,8 @@ async def test_without_replay(start_sim, feed_of, talk, settled, holder, eventua
 
 async def test_a_consumer_that_is_too_slow(start_sim, feed_of, settled, holder, eventually, monkeypatch):
     monkeypatch.setattr(event_publisher, "_HIGH_WATER_MARK", 4)
-    monkeypatch.setattr(kv_feed, "HIGH_WATER_MARK", 4)
     server = await start_sim()
-    feed = feed_of(source_of(server))
+    feed = feed_of(source_of(server), limits=KvLimits(live_messages=4))
     await eventually(lambda: holder.state is COMPLETE)
     last = None
     for number in range(3000):

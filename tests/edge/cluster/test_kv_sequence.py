@@ -242,13 +242,53 @@ def test_too_much_to_hold_begins_anew_once_and_then_goes_on_without(limit):
     assert (sequence.syncing, sequence.next_seq) == (False, 18)
 
 
+def test_a_replay_that_was_too_much_is_asked_on_from_where_it_broke_off():
+    sequence = KvSequence()
+    ask = asked(sequence.connected())
+    for seq in range(3):
+        sequence.replayed(ask.turn, seq, payload(seq))
+    ask = asked(sequence.replay_ended(ask.turn, whole=False))
+    assert (ask.start_seq, sequence.syncing) == (2, True)
+    for seq in (2, 3):
+        sequence.replayed(ask.turn, seq, payload(seq))
+    assert sequence.replay_ended(ask.turn) == []
+    assert (sequence.syncing, sequence.next_seq, sequence.counts.losses) == (False, 4, 0)
+
+
+def test_a_doubt_asks_who_is_there_and_the_next_one_for_everything_once():
+    sequence = synced(3)
+    ask = asked(sequence.doubt())
+    assert (ask.start_seq, sequence.syncing) == (2, False)
+    assert sequence.doubt() == [], "one at a time"
+    sequence.replayed(ask.turn, 2, payload(2))
+    assert sequence.replay_ended(ask.turn) == []
+    ask = asked(sequence.doubt())
+    assert ask.start_seq == 0
+    steps = [step for seq in range(3) for step in sequence.replayed(ask.turn, seq, payload(seq))]
+    assert kinds(steps) == [Clear, Syncing, Apply, Apply, Apply]
+    sequence.replay_ended(ask.turn)
+    assert asked(sequence.doubt()).start_seq == 2
+
+
+def test_a_doubt_of_what_an_engine_keeps_no_more_changes_nothing():
+    sequence = synced(9)
+    ask = asked(sequence.doubt())
+    sequence.replayed(ask.turn, 8, payload(8))
+    sequence.replay_ended(ask.turn)
+    ask = asked(sequence.doubt())
+    assert sequence.replayed(ask.turn, 4, payload(4)) == []
+    assert (sequence.syncing, applied(sequence.live(9, payload(9)))) == (False, [9])
+
+
 # ---- any stream of events, any faults
 
 
 class World:
     """An engine, its network and its replay service, and a view of it."""
 
-    def __init__(self, holder, *, replay: bool, kept: int, seed: int) -> None:
+    def __init__(self, holder, *, replay: bool, kept: int, seed: int, sliced: bool) -> None:
+        self.sliced = sliced
+        """Much is left queued, while more comes."""
         self.rng = random.Random(seed)
         self.holder = holder
         self.replay = replay
@@ -271,16 +311,16 @@ class World:
         self.note_processes()
 
     def note_processes(self) -> None:
-        apply = self.applier._apply
+        applied = self.applier._applied
 
         def noted(step: Apply) -> None:
             process = self.processes[step.payload]
             if process != self.holder.process:
                 self.joined_at_one = not self.replay and step.seq == 1
             self.holder.process = process
-            apply(step)
+            applied(step)
 
-        self.applier._apply = noted
+        self.applier._applied = noted
 
     def boot(self) -> None:
         self.process += 1
@@ -293,15 +333,19 @@ class World:
 
     def does(self, steps: list[Step]) -> None:
         self.applier.add(steps)
-        self.applier.work()
+        while not self.applier.work(0.0 if self.sliced else float("inf")):
+            self.check()
+            if self.rng.random() < 0.4:
+                return
         self.check()
 
     def check(self) -> None:
         """What is told to be known is the truth as of the last applied batch."""
-        if self.holder.state not in (COMPLETE, PARTIAL) or self.applier.last_seq is None:
+        unsettled = self.holder.state not in (COMPLETE, PARTIAL) or self.applier.last_seq is None
+        if unsettled or self.applier._in_work is not None:
             return
         truth = self.truths[self.holder.process, self.applier.last_seq]
-        if self.holder.state is COMPLETE and not self.joined_at_one:
+        if self.holder.state is COMPLETE and not self.joined_at_one and not self.applier.busy:
             assert self.holder.hashes == truth
         else:
             assert self.holder.hashes <= truth
@@ -384,6 +428,7 @@ class World:
             self.deliver(1)
 
     def settle(self) -> None:
+        self.sliced = False
         self.join()
         self.publish()
         for _ in range(40):
@@ -416,11 +461,12 @@ OFTEN = ["publish"] * 6 + ["deliver"] * 5 + ["serve"] * 3
     replay=st.booleans(),
     kept=st.sampled_from([3, 8, 1000]),
     seed=st.integers(0, 2**16),
+    sliced=st.booleans(),
 )
 @settings(max_examples=250, deadline=None)
-def test_whatever_happens_nothing_is_believed_that_is_not_so(make_holder, actions, replay, kept, seed):
+def test_whatever_happens_nothing_is_believed_that_is_not_so(make_holder, actions, replay, kept, seed, sliced):
     holder = make_holder()
-    world = World(holder, replay=replay, kept=kept, seed=seed)
+    world = World(holder, replay=replay, kept=kept, seed=seed, sliced=sliced)
     world.join()
     for action in actions:
         ACTIONS[action](world)

@@ -18,6 +18,24 @@ def source(url: str = "http://10.0.0.7:8000", **said: object) -> WorkerSource:
 
 
 @pytest.mark.parametrize(
+    ("kind", "version", "hinted"),
+    [
+        ("sglang", "0.5.9", True),
+        ("sglang", "v0.4.10.post2", True),
+        ("sglang", "0.5.23", False),
+        ("sglang", "0.6.0rc1", False),
+        ("sglang", "main", False),
+        ("sglang", None, False),
+        ("vllm", "0.5.9", False),
+    ],
+)
+def test_what_an_old_sglang_may_not_tell(kind, version, hinted):
+    events = (KvEventSource(0, "tcp://*:5557"),)
+    (where,) = kv_sources(source(), EngineFacts(kind, version, ("m",), capabilities=Capabilities(kv_events=events)))
+    assert ("cache_salt" in where.hint) is hinted
+
+
+@pytest.mark.parametrize(
     ("endpoint", "host", "where"),
     [
         ("tcp://*:5557", "10.0.0.7", "tcp://10.0.0.7:5557"),

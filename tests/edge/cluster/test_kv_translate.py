@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.core.ledger.events import BlocksCleared, BlocksRemoved, BlocksStored
-from pointsman.core.model.token_keys import KeySpec, pack_tokens, salt_extra
-from pointsman.edge.cluster.kv_translate import Fault, KvTranslator, engine_extra
+from pointsman.core.model.token_keys import KeySpec, chain, pack_tokens, salt_extra, token_seed
+from pointsman.edge.cluster.kv_translate import MOST_BLOCKS, Fault, KvTranslator, engine_extra
 from pointsman.edge.wire.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -82,6 +82,57 @@ def test_removals_in_a_row_are_one_and_the_order_stays():
     translated = translate(*row)
     assert [getattr(event, "hashes", None) for event in translated] == [(1, 2, 3), (4,), (1, 2), (5,)]
     assert [event.medium for event in translated] == ["gpu", "cpu", "gpu", "gpu"]
+
+
+@pytest.mark.parametrize("bigram", [False, True])
+@pytest.mark.parametrize("salt", [None, "s"])
+def test_very_many_blocks_are_told_in_pieces_that_chain_to_the_same_keys(bigram, salt):
+    blocks, size = 2 * MOST_BLOCKS + 3, 2
+    tokens = list(range(blocks * size + bigram))
+    ids = tuple(zip(tokens, tokens[1:], strict=False)) if bigram else tuple(tokens)
+    extra_keys = (((salt,) if salt else None), *(((b"image",),) * (blocks - 1)))
+    pieces = translate(stored(block_hashes=tuple(range(blocks)), token_ids=ids, extra_keys=extra_keys))
+    assert [len(piece.hashes) for piece in pieces] == [MOST_BLOCKS, MOST_BLOCKS, 3]
+    assert [piece.parent for piece in pieces] == [None, MOST_BLOCKS - 1, 2 * MOST_BLOCKS - 1]
+    keys: list[int] = []
+    for piece in pieces:
+        seed = keys[piece.parent] if keys else token_seed(piece.spec)
+        keys += chain(piece.tokens, piece.spec, seed, piece.extras)
+    extras = {number: engine_extra([b"image"]) for number in range(1, blocks)}
+    extras |= {0: salt_extra(salt)} if salt else {}
+    spec = KeySpec(size, bigram)
+    assert keys == list(chain(pack_tokens(tokens), spec, token_seed(spec), extras))
+
+
+def test_of_very_many_blocks_only_those_before_the_first_that_cannot_be_used_are_told():
+    count = 3 * MOST_BLOCKS
+    odd = [*range(count)]
+    odd[2 * MOST_BLOCKS] = -1
+    first, second, fault = translate(stored(block_hashes=tuple(range(count)), token_ids=tuple(odd), block_size=1))
+    assert (first.hashes + second.hashes, type(fault)) == (tuple(range(2 * MOST_BLOCKS)), Fault)
+    pairs = [(n, n + 1) for n in range(count)]
+    pairs[MOST_BLOCKS:] = [(n, n + 1) for n in range(9, 9 + count - MOST_BLOCKS)]
+    first, fault = translate(stored(block_hashes=tuple(range(count)), token_ids=tuple(pairs), block_size=1))
+    assert (len(first.hashes), "do not overlap" in fault.reason) == (MOST_BLOCKS, True)
+
+
+def test_very_many_removals_are_told_in_pieces():
+    pieces = translate(BlockRemoved(tuple(range(MOST_BLOCKS + 1))), BlockRemoved((-1,)), stored())
+    assert [len(piece.hashes) for piece in pieces] == [MOST_BLOCKS, 2, 2]
+    assert pieces[0].hashes + pieces[1].hashes == (*range(MOST_BLOCKS + 1), -1)
+
+
+def test_events_that_tell_nothing_are_steps_too():
+    events = (stored(kv_cache_spec_kind="mamba"), stored(locality="REMOTE"), BlockRemoved((1,), None, None, "REMOTE"))
+    assert list(KvTranslator("a/0").steps(EventBatch(1.0, events), 5.0)) == [None, None, None]
+
+
+@pytest.mark.parametrize("size", [0, 16])
+def test_hashes_alone_outside_the_gpu_are_left_out(size):
+    alone = stored(token_ids=(), block_size=size, medium="CPU")
+    assert translate(alone) == []
+    (fault,) = translate(stored(token_ids=(), block_size=size))
+    assert fault == Fault(f"blocks that it stored cannot be used: 0 tokens for 2 blocks of {size}")
 
 
 def test_a_filtered_group_is_not_judged_by_its_tokens():

@@ -19,6 +19,7 @@ from pointsman.edge.wire.kv_events import (
     encode_batch,
     encode_frames,
     encode_replay_request,
+    open_batch,
 )
 
 pack = msgspec.msgpack.encode
@@ -153,6 +154,14 @@ def test_forms_may_be_mixed_within_a_batch_and_unknown_things_are_ignored() -> N
 def test_what_breaks_the_contract_is_named(raw: object, message: str) -> None:
     with pytest.raises(KvEventError, match=message):
         decode_batch(pack(raw))
+
+
+def test_events_are_read_as_they_are_asked_for() -> None:
+    batch = open_batch(pack([1.0, [["BlockRemoved", [1]], {"type": "AllBlocksCleared"}, ["BlockRemoved", ["x"]]], 3]))
+    assert (batch.ts, batch.count, batch.dp_rank) == (1.0, 3, 3)
+    assert [next(batch.events), next(batch.events)] == [BlockRemoved((1,)), AllBlocksCleared()]
+    with pytest.raises(KvEventError, match="BlockRemoved.block_hashes is a list"):
+        next(batch.events)
 
 
 @given(st.binary(max_size=60))

@@ -12,6 +12,8 @@ import zmq
 
 from pointsman.core.ledger.events import KvEvent
 from pointsman.edge.cluster.kv_applier import Clock, KvApplier
+from pointsman.edge.cluster.kv_backlog import KvBacklog
+from pointsman.edge.cluster.kv_limits import KvLimits
 from pointsman.edge.cluster.kv_replay import ReplayError, replay
 from pointsman.edge.cluster.kv_sequence import Ask, KvSequence
 from pointsman.edge.cluster.kv_socket import Connections, ZmqReader
@@ -22,8 +24,6 @@ from pointsman.edge.wire.kv_events import KvEventError, decode_frames
 
 _log = logging.getLogger("pointsman.cluster")
 
-HIGH_WATER_MARK = 100_000
-"""Messages that wait at our socket; what comes beyond them is dropped, which shows as a gap."""
 _NO_REPLAY = (
     "event batches are missing, and the engine has no replay_endpoint in its --kv-events-config to ask for them"
 )
@@ -45,6 +45,7 @@ class KvFeed:
         emit: Callable[[KvEvent], None],
         now_ms: Clock,
         timing: KvTiming,
+        limits: KvLimits | None = None,
         wall_s: Clock = time.time,
     ) -> None:
         self.source = source
@@ -52,8 +53,12 @@ class KvFeed:
         self._tell_ledger = emit
         self._now_ms = now_ms
         self._timing = timing
+        self._limits = limits or KvLimits()
         self._closed = False
-        self._sequence = KvSequence(replay=source.replay_endpoint is not None)
+        half = self._limits.waiting_bytes // 2
+        self._backlog = KvBacklog(half)
+        self._dropped = 0
+        self._sequence = KvSequence(replay=source.replay_endpoint is not None, held_bytes=half)
         self._applier = KvApplier(source, self._sequence, self._emit, self._ask, now_ms, wall_s)
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,6 +67,9 @@ class KvFeed:
         """When the engine will have heard of a new subscription."""
         self._give_up: tuple[float, int] | None = None
         """When late batches are not waited for any more, and the turn."""
+        self._taken_s: float | None = None
+        """When the live batch came that is being applied."""
+        self._doubted_s: float | None = None
         self._unconnected_s: float | None = None
         self._silent_s = 0.0
         self._spawn(self._run(), f"KV events of {source.worker}")
@@ -82,12 +90,30 @@ class KvFeed:
             replays=counts.replays,
             restarts=counts.restarts,
             duplicates=counts.duplicates,
+            dropped=self._dropped,
             batches=applier.batches,
             events=applier.events,
             bytes=applier.bytes,
             unusable=applier.unusable,
             lag_s=applier.lag_s,
         )
+
+    def doubted(self) -> bool:
+        """What the engine told does not fit together: verify it by a replay.
+
+        False: not now. It was doubted a short while ago, is being looked at anyhow, or can't be asked.
+        """
+        now_s = self._loop_s()
+        if self._doubted_s is not None and now_s < self._doubted_s + self._timing.doubt_s:
+            return False
+        self._doubted_s = now_s
+        if self.source.replay_endpoint is None:
+            _log.info("KV events of %s are doubted, and without replay_endpoint can't be verified", self.source.worker)
+            return False
+        steps = self._sequence.doubt()
+        self._applier.add(steps)
+        self._awake.set()
+        return bool(steps)
 
     def close(self) -> set[asyncio.Task[None]]:
         """Stop at once. Returns the tasks that are still to be awaited: they close the sockets."""
@@ -117,12 +143,14 @@ class KvFeed:
             finally:
                 connections.close()
                 live.close()
+                self._backlog = KvBacklog(self._limits.waiting_bytes // 2)
 
     def _open(self) -> tuple[ZmqReader, Connections]:
         socket = self._context.socket(zmq.SUB)
         connections = Connections(socket, self._awake)
         try:
-            socket.set_hwm(HIGH_WATER_MARK)
+            socket.setsockopt(zmq.RCVHWM, self._limits.live_messages)
+            socket.setsockopt(zmq.MAXMSGSIZE, self._limits.waiting_bytes)
             socket.setsockopt(zmq.IPV6, 1)
             socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
             socket.setsockopt(zmq.SUBSCRIBE, self.source.topic.encode())
@@ -185,20 +213,36 @@ class KvFeed:
                 self._applier.add(self._sequence.verify())
 
     def _advance(self, live: ZmqReader) -> bool:
-        """Apply what there is, for one slice of time; True if more may be there."""
+        """Read and apply what there is, for one slice of time each; True if more may be there."""
+        more = self._read(live, time.perf_counter() + self._timing.slice_s)
+        self._look_behind()
         end_s = time.perf_counter() + self._timing.slice_s
         while self._applier.work(end_s):
-            frames = live.read()
-            if frames is None:
-                self._subscribe_if_due()
-                return not self._applier.work(end_s)
+            self._taken_s = None
             if self._subscribed_s is not None and self._loop_s() > self._subscribed_s + _LONGEST_DRAIN_S:
                 self._subscribe_if_due()
-            self._silent_s = self._loop_s()
-            self._take(frames)
+            elif not self._backlog:
+                self._look_behind()
+                if not more:
+                    self._subscribe_if_due()
+                return more or not self._applier.work(end_s)
+            else:
+                waiting = self._backlog.pop()
+                self._silent_s, self._taken_s = self._loop_s(), waiting.came_s
+                self._applier.add(self._sequence.live(waiting.seq, waiting.payload))
             if time.perf_counter() > end_s:
                 break
         return True
+
+    def _read(self, live: ZmqReader, end_s: float) -> bool:
+        """Move what is at the socket to the backlog: only there its size is known. True: there may be more."""
+        now_s = self._loop_s()
+        while (frames := live.read()) is not None:
+            self._silent_s = now_s
+            self._take(frames, now_s)
+            if time.perf_counter() > end_s:
+                return True
+        return False
 
     def _subscribe_if_due(self) -> None:
         """Only once nothing from before a broken connection is left at the socket: it may be of another process."""
@@ -206,15 +250,42 @@ class KvFeed:
             self._subscribed_s = None
             self._applier.add(self._sequence.connected())
 
-    def _take(self, frames: list[bytes]) -> None:
+    def _take(self, frames: list[bytes], now_s: float) -> None:
         try:
             message = decode_frames(frames)
         except KvEventError as error:
             # Its number is not known; that one is missing shows at the next one.
             self._applier.fault(str(error))
             return
-        if not self.source.topic or message.topic == self.source.topic:
-            self._applier.add(self._sequence.live(message.seq, message.payload))
+        if self.source.topic and message.topic != self.source.topic:
+            return
+        self._backlog.add(message.seq, message.payload, now_s)
+        if self._backlog.full:
+            self._drop()
+
+    def _drop(self) -> None:
+        first, self._dropped = not self._dropped, self._dropped + self._backlog.drop()
+        if first and self._dropped:
+            mib = self._limits.waiting_bytes / 2**20
+            _log.warning(
+                "KV events of %s come faster than they can be applied: what waits beyond %g MiB is dropped, and asked "
+                "for again where the engine has a replay_endpoint (said once)",
+                self.source.worker,
+                mib,
+            )
+
+    def _look_behind(self) -> None:
+        """Too much waits: the view is not to be used until all of it is applied."""
+        came_s = self._taken_s if self._taken_s is not None else self._backlog.oldest_s
+        if came_s is None:
+            self._applier.behind = ""
+            return
+        behind_s, batches = self._loop_s() - came_s, len(self._backlog)
+        limits = self._limits
+        if not self._applier.behind and (batches > limits.behind_batches or behind_s > limits.behind_s):
+            self._applier.behind = f"behind by {batches} event batches and {behind_s:.1f} s"
+            if not self._sequence.syncing:
+                self._applier.standing.syncing(self._applier.behind)
 
     # ---- replay
 
@@ -229,18 +300,19 @@ class KvFeed:
     async def _fetch(self, endpoint: str, ask: Ask) -> None:
         def take(seq: int, payload: bytes) -> None:
             self._applier.add(self._sequence.replayed(ask.turn, seq, payload))
-            self._applier.work(time.perf_counter() + self._timing.slice_s)
 
+        work, timing, limits = self._applier.work, self._timing, self._limits
         try:
-            await replay(self._context, endpoint, ask.start_seq, take, self._timing)
+            whole = await replay(self._context, endpoint, ask.start_seq, take, work, timing, limits)
         except ReplayError as error:
             self._applier.add(self._sequence.replay_failed(ask.turn, str(error)))
         except Exception as error:
             _log.exception("replay of %s broke off for a reason that nobody expected", self.source.worker)
             self._applier.add(self._sequence.replay_failed(ask.turn, f"the replay broke off: {error}"))
         else:
-            self._applier.add(self._sequence.replay_ended(ask.turn))
-        self._awake.set()
+            self._applier.add(self._sequence.replay_ended(ask.turn, whole=whole))
+        finally:
+            self._awake.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)

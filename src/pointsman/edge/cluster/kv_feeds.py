@@ -14,6 +14,7 @@ from pointsman.core.ledger.events import BlocksCleared, KvEvent
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.cluster.kv_applier import Clock
 from pointsman.edge.cluster.kv_feed import KvFeed
+from pointsman.edge.cluster.kv_limits import KvLimits
 from pointsman.edge.cluster.kv_source import KvSource, NoKvSource, kv_sources
 from pointsman.edge.cluster.kv_standing import KvStanding
 from pointsman.edge.cluster.kv_status import KvFeedStatus
@@ -35,6 +36,9 @@ class _NoFeed:
         standing = self._standing
         return KvFeedStatus(self.source.worker, standing.state, standing.reason, standing.since_ms)
 
+    def doubted(self) -> bool:
+        return False
+
     def close(self) -> set[asyncio.Task[None]]:
         return set()
 
@@ -51,11 +55,13 @@ class KvFeeds:
         now_ms: Clock,
         *,
         timing: KvTiming | None = None,
+        limits: KvLimits | None = None,
         wall_s: Clock = time.time,
     ) -> None:
         self._emit = emit
         self._now_ms = now_ms
         self._timing = timing or KvTiming()
+        self._limits = limits or KvLimits()
         self._wall_s = wall_s
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._feeds: dict[str, dict[WorkerId, KvFeed | _NoFeed]] = {}
@@ -83,6 +89,14 @@ class KvFeeds:
             self._end(feed)
 
     # ---- the rest
+
+    def doubted(self, worker: WorkerId) -> bool:
+        """What a worker told does not fit together, as blocks whose parent nobody announced: its feed verifies itself.
+
+        May be called as often as one likes. True: a replay is asked for now; what it shows is told as ever.
+        """
+        feed = next((feeds[worker] for feeds in self._feeds.values() if worker in feeds), None)
+        return feed is not None and feed.doubted()
 
     def statuses(self) -> tuple[KvFeedStatus, ...]:
         """One a worker that was asked for its events so far."""
@@ -114,7 +128,7 @@ class KvFeeds:
             self._context = zmq.Context()
             # A feed has three sockets, and a fourth while it asks for a replay.
             self._context.set(zmq.MAX_SOCKETS, min(65_535, self._context.get(zmq.SOCKET_LIMIT)))
-        return KvFeed(where, self._context, self._emit, self._now_ms, self._timing, self._wall_s)
+        return KvFeed(where, self._context, self._emit, self._now_ms, self._timing, self._limits, self._wall_s)
 
     def _end(self, feed: KvFeed | _NoFeed) -> None:
         for task in feed.close():

@@ -115,6 +115,8 @@ class KvSequence:
         """Nobody could tell whether something is missing."""
         self._curable = False
         """Something was lost because a replay failed, and the engine may have it still."""
+        self._doubted = self._all_asked = False
+        """Somebody said that something does not fit, and everything was asked for because of that."""
         self._heard = False
         """It is known where the sequence stands, or that it can't be known."""
 
@@ -182,6 +184,18 @@ class KvSequence:
             self._ask(from_start=self._curable)
         return self._taken()
 
+    def doubt(self) -> list[Step]:
+        """What was applied does not fit together: ask who is there, and if that was of no use, for everything anew.
+
+        An engine that keeps its events from the first one on heals the view; else nothing changes.
+        """
+        if self._replay and self._connected and self._asked is None:
+            if self._doubted and not self._all_asked:
+                self._all_asked = self._curable = True
+            self._doubted = True
+            self._ask(from_start=self._curable)
+        return self._taken()
+
     # ---- from a replay
 
     def replayed(self, turn: int, seq: int, payload: bytes) -> list[Step]:
@@ -211,8 +225,8 @@ class KvSequence:
             self._restart()
         return self._taken()
 
-    def replay_ended(self, turn: int) -> list[Step]:
-        """A replay is over."""
+    def replay_ended(self, turn: int, *, whole: bool = True) -> list[Step]:
+        """A replay is over. `whole` False: it brought more than can be kept, and the rest is to be asked for."""
         if self._asked is None or turn != self._turn:
             return []
         asked, self._asked = self._asked, None
@@ -222,7 +236,7 @@ class KvSequence:
         self._unsure = False
         self._answered()
         self._drain()
-        if self._held:
+        if self._held or not whole:
             self._ask_again()
         self._finish()
         return self._taken()
@@ -255,6 +269,7 @@ class KvSequence:
         self._recent.clear()
         self._asked = None
         self._unsure = self._unanswered = self._heard = self._curable = False
+        self._doubted = self._all_asked = False
         if self._replay:
             self._next = 0
             self._sync(reason)

@@ -8,7 +8,6 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-UNLIMITED: Final = 0
 _MONITORED: Final = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 
 

@@ -15,6 +15,9 @@ _WILDCARDS: Final = frozenset({"*", "0.0.0.0", "::", "[::]"})
 _KINDS_WITH_EVENTS: Final = frozenset({"vllm", "sglang"})
 _LOOPBACK: Final = re.compile(r"127\.\d+\.\d+\.\d+|localhost|\[?::1\]?")
 _TCP: Final = re.compile(r"tcp://(.+):(\d+)")
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+SGLANG_TELLS_SALTS: Final = (0, 5, 23)
+"""Looked at in this release; earlier ones may or may not."""
 
 HOW_TO_SWITCH_ON: Final = (
     "start the engine with --kv-events-config '"
@@ -35,6 +38,8 @@ class KvSource:
     """The engine connects to us; otherwise we connect to it."""
     rank: int | None = None
     """Batches of other ranks are not this worker's; None: it has only one rank, whatever its number."""
+    hint: str = ""
+    """What its events do not tell, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,7 @@ def _source(source: WorkerSource, facts: EngineFacts, rank: int, told: KvEventSo
             topic=said.topic if said and said.topic is not None else told.topic if told else "",
             bind=bind,
             rank=rank if len(facts.ranks) > 1 else None,
+            hint=_hint(facts),
         )
     except ValueError as error:
         return NoKvSource(worker, str(error))
@@ -109,6 +115,17 @@ def reachable(endpoint: str, engine_host: str) -> str:
             f"give it tcp://*:{port}"
         )
     return endpoint
+
+
+def _hint(facts: EngineFacts) -> str:
+    match = _VERSION.match(facts.version or "")
+    if facts.kind != "sglang" or match is None or tuple(map(int, match.groups())) >= SGLANG_TELLS_SALTS:
+        return ""
+    since = ".".join(map(str, SGLANG_TELLS_SALTS))
+    return (
+        f"events of SGLang {facts.version} may not tell cache_salt: blocks of salted prompts then count for unsalted "
+        f"ones; {since} tells it"
+    )
 
 
 def _of_rank(endpoint: str, rank: int) -> str:

@@ -23,8 +23,11 @@ _UNANSWERED, _HISTORY, _CONTENT = "unanswered", "history", "content"
 class KvStanding:
     """Collects the doubts about a view, in the order in which batches are applied."""
 
-    def __init__(self, worker: WorkerId, emit: Callable[[KvFeedChanged], None], now_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, worker: WorkerId, emit: Callable[[KvFeedChanged], None], now_ms: Callable[[], float], hint: str = ""
+    ) -> None:
         self._worker = worker
+        self._hint = f" ({hint})" if hint else ""
         self._emit = emit
         self._now_ms = now_ms
         self._doubts: dict[str, str] = {}
@@ -88,9 +91,9 @@ class KvStanding:
             return
         reason = next((self._doubts[kind] for kind in (_HISTORY, _CONTENT, _UNANSWERED) if kind in self._doubts), None)
         if reason is None:
-            self._say(KvFeedState.COMPLETE, WHOLE)
+            self._say(KvFeedState.COMPLETE, WHOLE + self._hint)
         else:
-            self._say(KvFeedState.PARTIAL, reason)
+            self._say(KvFeedState.PARTIAL, reason + self._hint)
 
     # ---- inside
 

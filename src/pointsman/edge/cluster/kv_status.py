@@ -26,6 +26,8 @@ class KvFeedStatus:
     replays: int = 0
     restarts: int = 0
     duplicates: int = 0
+    dropped: int = 0
+    """Batches that were let go because too much waited; unless a replay brings them, that is a loss."""
     batches: int = 0
     events: int = 0
     bytes: int = 0

@@ -24,5 +24,7 @@ class KvTiming:
     """After so long without a connection somebody is told."""
     reopen_s: float = 5.0
     """Before sockets that could not be opened are tried again."""
+    doubt_s: float = 60.0
+    """At most so often a feed verifies itself because somebody doubts it."""
     slice_s: float = 0.002
     """So long batches are applied before others have their turn on the event loop."""
