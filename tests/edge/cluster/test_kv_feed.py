@@ -253,6 +253,100 @@ async def test_others_have_their_turn_while_much_is_applied(start_sim, feed_of, 
     assert turns > 10
 
 
+def flood(server, batches: int, blocks: int = 64) -> set[int]:
+    """Batches of many blocks each, all at once. Returns the hashes."""
+    for number in range(batches):
+        hashes = range(number * blocks + 1, (number + 1) * blocks + 1)
+        events = [engine_events.BlockStored((n,), None, tuple(range(n, n + 32)), 32) for n in hashes]
+        server.state.publisher.publish(events)
+    return set(range(1, batches * blocks + 1))
+
+
+async def test_more_than_may_wait_is_dropped_and_asked_for_again(
+    start_sim, feed_of, settled, holder, eventually, caplog
+):
+    server = await start_sim()
+    limits = KvLimits(waiting_bytes=200_000, live_messages=10_000)
+    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005), limits)
+    await eventually(lambda: holder.state is COMPLETE)
+    told = flood(server, 300)
+    await settled(server, feed)
+    assert holder.hashes == told
+    assert feed.status.dropped > 0
+    assert (feed.status.losses, holder.orphans) == (0, 0)
+    assert caplog.text.count("come faster than they can be applied") == 1
+
+
+async def test_without_replay_what_was_dropped_is_a_loss(start_sim, feed_of, settled, holder, eventually):
+    server = await start_sim(replay=None)
+    limits = KvLimits(waiting_bytes=100_000, live_messages=10_000)
+    feed = feed_of(source_of(server), KvTiming(late_s=0.01, slice_s=0.0005), limits)
+    await eventually(lambda: "no events so far" in holder.reason)
+    told = flood(server, 100)
+    await settled(server, feed, PARTIAL)
+    assert holder.hashes < told
+    assert feed.status.dropped > 0
+
+
+async def test_a_replay_of_more_than_may_wait_comes_in_parts(start_sim, feed_of, settled, holder):
+    server = await start_sim()
+    told = flood(server, 150)
+    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005), KvLimits(waiting_bytes=200_000))
+    await settled(server, feed)
+    assert (holder.hashes, feed.status.losses) == (told, 0)
+    assert feed.status.replays > 1
+
+
+@pytest.mark.parametrize(
+    "limits", [KvLimits(behind_batches=5), KvLimits(behind_s=0.002)], ids=["by batches", "by seconds"]
+)
+async def test_far_behind_is_not_complete(start_sim, feed_of, settled, holder, eventually, limits):
+    server = await start_sim()
+    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005), limits)
+    await eventually(lambda: holder.state is COMPLETE)
+    before = len(holder.changes)
+    told = flood(server, 100)
+    await settled(server, feed)
+    assert holder.states[before:] == [SYNCING, COMPLETE]
+    assert holder.changes[before].reason.startswith("behind by ")
+    assert holder.hashes == told
+
+
+async def test_a_large_batch_leaves_others_their_turn(start_sim, feed_of, settled, holder, eventually):
+    server = await start_sim()
+    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005))
+    await eventually(lambda: holder.state is COMPLETE)
+    flood(server, 1, 3000)
+    amounts: set[int] = set()
+
+    async def look() -> None:
+        while True:
+            amounts.add(len(holder.seen))
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look())
+    await settled(server, feed)
+    looking.cancel()
+    assert len(amounts) > 5
+    assert len(holder.hashes) == 3000
+
+
+async def test_a_feed_that_is_doubted_finds_an_engine_that_is_another(publisher_of, feed_of, holder, eventually):
+    publisher = publisher_of()
+    publisher.store(1)
+    timing = KvTiming(subscribe_s=0.02, doubt_s=30.0)
+    feed = feed_of(KvSource("a/0", publisher.endpoint, publisher.replay_endpoint), timing)
+    await eventually(publisher.answer)
+    await eventually(lambda: holder.state is COMPLETE)
+    publisher.sent[0] = encode_batch(EventBatch(2.0, (BlockStored((8,), None, (8,), 1),), 0))
+    assert feed.doubted()
+    assert not feed.doubted(), "one a while"
+    await eventually(lambda: publisher.answer() or holder.hashes == {8})
+    await eventually(lambda: publisher.answer() or holder.hashes == {8})
+    await eventually(lambda: holder.state is COMPLETE)
+    assert (holder.hashes, feed.status.restarts) == ({8}, 1)
+
+
 # ---- publishers of other makes
 
 

@@ -48,6 +48,18 @@ async def test_an_engine_that_comes_and_goes(start_sim, feeds, holder, eventuall
     feeds.engine_left(SOURCE)
 
 
+async def test_a_worker_that_is_doubted_is_asked(start_sim, feeds, holder, eventually):
+    server = await start_sim()
+    feeds.engine_known(SOURCE, facts_of(server), {"a/0"})
+    await eventually(lambda: holder.state is KvFeedState.COMPLETE)
+    await eventually(lambda: not feeds._feeds["a"]["a/0"]._sequence.asking)
+    before = feeds.statuses()[0].replays
+    assert [feeds.doubted("a/0"), feeds.doubted("a/0"), feeds.doubted("b/0")] == [True, False, False]
+    assert feeds.statuses()[0].replays == before + 1
+    feeds.engine_known(SOURCE, EngineFacts("vllm", "1", ("m",), capabilities=Capabilities(kv_events=())), frozenset())
+    assert not feeds.doubted("a/0")
+
+
 async def test_a_feed_stays_until_its_worker_joins_anew_or_its_place_changes(start_sim, feeds, holder, eventually):
     server, other = await start_sim(), await start_sim()
     feeds.engine_known(SOURCE, facts_of(server), {"a/0"})

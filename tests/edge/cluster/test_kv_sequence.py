@@ -227,19 +227,46 @@ def test_without_replay_a_broken_connection_is_a_loss_that_a_new_process_ends():
     assert kinds(sequence.live(0, payload(0, "second"))) == [Clear, Apply]
 
 
-@pytest.mark.parametrize("limit", [{"held_batches": 3}, {"held_bytes": 3 * len(payload(10))}])
-def test_too_much_to_hold_begins_anew_once_and_then_goes_on_without(limit):
+TIGHT = pytest.mark.parametrize("limit", [{"held_batches": 3}, {"held_bytes": 3 * len(payload(10))}])
+
+
+@TIGHT
+def test_what_is_too_much_to_hold_is_asked_for_again(limit):
     sequence = synced(5, **limit)
+    ask = asked(sequence.live(10, payload(10)))
+    assert [sequence.live(seq, payload(seq)) for seq in (11, 12, 13, 14)] == [[]] * 4
+    for seq in range(4, 11):
+        sequence.replayed(ask.turn, seq, payload(seq))
+    steps = sequence.replay_ended(ask.turn)
+    assert (applied(steps), sequence.syncing) == ([11, 12], True), "that there was more is not forgotten"
+    ask = asked(steps)
+    assert ask.start_seq == 12
+    assert [applied(sequence.replayed(ask.turn, seq, payload(seq))) for seq in (12, 13, 14)] == [[], [13], [14]]
+    sequence.replay_ended(ask.turn)
+    assert (sequence.syncing, sequence.next_seq, sequence.counts.losses) == (False, 15, 0)
+
+
+@TIGHT
+def test_what_was_too_much_to_hold_is_lost_where_the_replay_fails(limit):
+    sequence = synced(5, **limit)
+    ask = asked(sequence.live(10, payload(10)))
+    for seq in (11, 12, 13):
+        sequence.live(seq, payload(seq))
+    steps = sequence.replay_failed(ask.turn, "time-out")
+    assert (applied(steps), sequence.syncing, sequence.counts.losses) == ([10, 11, 12], False, 1)
+    assert kinds(sequence.live(14, payload(14))) == [Syncing, Ask]
+
+
+@TIGHT
+def test_too_much_to_hold_without_replay_goes_on_without(limit):
+    sequence = KvSequence(replay=False, **limit)
+    sequence.connected()
+    sequence.live(0, payload(0))
     sequence.live(10, payload(10))
-    assert [kinds(sequence.live(seq, payload(seq))) for seq in (11, 12)] == [[], []]
+    assert [sequence.live(seq, payload(seq)) for seq in (11, 12)] == [[], []]
     steps = sequence.live(13, payload(13))
-    assert kinds(steps) == [Clear, Syncing, Ask]
-    assert asked(steps).start_seq == 0
-    for seq in (14, 15, 16):
-        assert sequence.live(seq, payload(seq)) == []
-    steps = sequence.live(17, payload(17))
     assert kinds(steps) == [Syncing, Clear, Doubt, Apply]
-    assert (sequence.syncing, sequence.next_seq) == (False, 18)
+    assert (sequence.syncing, sequence.next_seq) == (False, 14)
 
 
 def test_a_replay_that_was_too_much_is_asked_on_from_where_it_broke_off():

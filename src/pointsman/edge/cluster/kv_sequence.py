@@ -110,7 +110,8 @@ class KvSequence:
         self._first_reply = True
         self._next_when_asked: int | None = None
         self._fruitless = 0
-        self._overflowed = False
+        self._let_go = False
+        """Batches came that could not be kept: they are to be asked for, or are lost."""
         self._unanswered = False
         """Nobody could tell whether something is missing."""
         self._curable = False
@@ -236,7 +237,7 @@ class KvSequence:
         self._unsure = False
         self._answered()
         self._drain()
-        if self._held or not whole:
+        if self._held or self._let_go or not whole:
             self._ask_again()
         self._finish()
         return self._taken()
@@ -246,7 +247,7 @@ class KvSequence:
         if self._asked is None or turn != self._turn:
             return []
         self._asked = None
-        if self._held or self._unsure:
+        if self._held or self._let_go or self._unsure:
             self._lose(reason)
             self._curable = self._replay
         elif self._replay and self.syncing:
@@ -266,6 +267,7 @@ class KvSequence:
         self._started = True
         self._forget_held()
         self._fruitless = 0
+        self._let_go = False
         self._recent.clear()
         self._asked = None
         self._unsure = self._unanswered = self._heard = self._curable = False
@@ -311,8 +313,7 @@ class KvSequence:
             return
         if self._held and seq < self._highest_held:
             self._distrust_held()
-        if not self._keep(seq, payload):
-            self._overflow(seq, payload)
+        self._keep(seq, payload)
 
     def _apply(self, seq: int, payload: bytes) -> None:
         self._steps.append(Apply(seq, payload))
@@ -321,7 +322,7 @@ class KvSequence:
         self._next = seq + 1
 
     def _hold(self, seq: int, payload: bytes) -> None:
-        if not self._keep(seq, payload):
+        if not self._keep(seq, payload) and not self._replay:
             self._overflow(seq, payload)
             return
         if not self.syncing:
@@ -336,6 +337,7 @@ class KvSequence:
             self.counts.duplicates += 1
             return True
         if len(self._held) >= self._max_batches or self._held_bytes + len(payload) > self._max_bytes:
+            self._let_go = True
             return False
         self._highest_held = max(seq, self._highest_held)
         self._held[seq] = payload
@@ -343,13 +345,8 @@ class KvSequence:
         return True
 
     def _overflow(self, seq: int, payload: bytes) -> None:
-        """Live batches come faster than what is missing before them: once anew, then without it."""
+        """Live batches come faster than what is missing before them, and it can't be asked for: on without it."""
         reason = f"{len(self._held)} event batches came while earlier ones were missing"
-        again, self._overflowed = self._overflowed, True
-        if self._replay and not again:
-            self._steps.append(Clear(anew=True))
-            self._begin(f"{reason}: beginning anew")
-            return
         self._forget_held()
         self._asked = None
         self._lose(reason, begin_at=seq)
@@ -388,6 +385,7 @@ class KvSequence:
         self._steps.append(Ask(self._asked, self._turn))
 
     def _ask_again(self) -> None:
+        self._let_go = False
         self._fruitless = self._fruitless + 1 if self._next == self._next_when_asked else 0
         if self._fruitless >= FRUITLESS_REPLAYS:
             self._lose(f"the engine does not have event batch {self._next} any more")
@@ -397,6 +395,7 @@ class KvSequence:
     def _lose(self, reason: str, begin_at: int | None = None) -> None:
         """Batches are gone for good: an empty view, then from `begin_at` on, or with what is held."""
         self.counts.losses += 1
+        self._let_go = False
         self._sync(reason)
         self._steps += [Clear(), Doubt(reason)]
         self._unsure = False
@@ -428,4 +427,4 @@ class KvSequence:
             return
         if not self._heard:
             return
-        self.syncing = self._overflowed = False
+        self.syncing = False
