@@ -34,8 +34,8 @@ Reports = dict[str, dict[str, list[LoadReport]]]
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded with the results."""
 
-    rounds: int = 5
-    measure_s: float = 2.0
+    rounds: int = 4
+    measure_s: float = 1.5
     clients: int = 64
     rate_per_s: float = PACED_RATE_PER_S
     itl_ms: int = PACED_ITL_MS

@@ -57,8 +57,8 @@ class Subject:
 
 
 def harness_env() -> dict[str, str]:
-    """Environment in which `python -m harness.…` works."""
-    return {"PYTHONPATH": str(BENCHMARKS)}
+    """Environment in which `python -m harness.…` works, and finds else what this process finds."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))}
 
 
 def harness_command(module: str, *arguments: str) -> list[str]:
