@@ -160,7 +160,7 @@ def test_events_are_read_as_they_are_asked_for() -> None:
     batch = open_batch(pack([1.0, [["BlockRemoved", [1]], {"type": "AllBlocksCleared"}, ["BlockRemoved", ["x"]]], 3]))
     assert (batch.ts, batch.count, batch.dp_rank) == (1.0, 3, 3)
     assert [next(batch.events), next(batch.events)] == [BlockRemoved((1,)), AllBlocksCleared()]
-    with pytest.raises(KvEventError, match="BlockRemoved.block_hashes is a list"):
+    with pytest.raises(KvEventError, match=r"BlockRemoved\.block_hashes is a list"):
         next(batch.events)
 
 

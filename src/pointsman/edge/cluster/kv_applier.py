@@ -85,7 +85,7 @@ class KvApplier:
                 self._go_on(self._in_work)
             else:
                 self._do(self._todo.popleft())
-            if self.busy and time.perf_counter() > end_s:
+            if time.perf_counter() > end_s and self.busy:
                 return False
         if not self._sequence.syncing:
             self._settle()

@@ -266,7 +266,7 @@ class KvFeed:
     def _drop(self) -> None:
         first, self._dropped = not self._dropped, self._dropped + self._backlog.drop()
         if first and self._dropped:
-            mib = self._limits.waiting_bytes / 2**20
+            mib = self._limits.waiting_bytes / 2 / 2**20
             _log.warning(
                 "KV events of %s come faster than they can be applied: what waits beyond %g MiB is dropped, and asked "
                 "for again where the engine has a replay_endpoint (said once)",

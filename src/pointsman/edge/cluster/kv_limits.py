@@ -10,8 +10,8 @@ class KvLimits:
     """Of one feed."""
 
     waiting_bytes: int = 64 * 1024 * 1024
-    """So much may wait here: half of it as it comes, half behind batches that are missing. What comes beyond is dropped,
-    which shows as a gap. A single batch that is larger breaks the connection."""
+    """So much may wait here: half of it as it comes, half behind batches that are missing. What comes beyond is
+    dropped, which shows as a gap. A single batch that is larger breaks the connection."""
     behind_batches: int = 1_000
     """With more batches waiting the view is not to be used until they are applied."""
     behind_s: float = 1.0

@@ -84,9 +84,7 @@ class KvTranslator:
     def _removed(self, gone: list[BlockHash], medium: str, at_ms: float) -> BlocksRemoved:
         return BlocksRemoved(self._worker, at_ms, tuple(gone), medium)
 
-    def _event(
-        self, event: BlockStored | AllBlocksCleared | UnknownEvent, at_ms: float
-    ) -> Iterator[Translated | None]:
+    def _event(self, event: BlockStored | AllBlocksCleared | UnknownEvent, at_ms: float) -> Iterator[Translated | None]:
         if isinstance(event, BlockStored):
             return self._stored(event, at_ms)
         one = BlocksCleared(self._worker, at_ms) if isinstance(event, AllBlocksCleared) else _unknown(event)
