@@ -10,7 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from pointsman.core.ledger.events import BlocksStored
 from pointsman.core.ledger.snapshot import WorkerSnapshot
+from pointsman.core.model.token_keys import KeySpec, pack_tokens
+from pointsman.core.model.worker import worker_id
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.sim.faults import EventFaults, Faults
 from pointsman.edge.engines.sim.server import SimServer
@@ -182,6 +185,18 @@ async def test_lost_events_without_replay_end_the_confidence_and_say_why(fleet: 
     assert not fleet.workers()[0].exact
     worker, _ = await fleet.chat(story("Edsger"))
     assert worker == "a/0", "the approximate view goes on"
+
+
+async def test_blocks_without_a_parent_make_the_feed_verify_itself(fleet: Fleet, monkeypatch) -> None:
+    await fleet.open()
+    await fleet.exact()
+    doubted: list[str] = []
+    monkeypatch.setattr(fleet.frontend._exact.feeds, "doubted", doubted.append)
+    tokens = pack_tokens(range(16))
+    fleet.frontend.emit(BlocksStored(worker_id("a"), 0.0, (1,), 987654321, tokens, KeySpec(16)))
+    for _ in range(2):
+        fleet.frontend._exact.look_after()
+    assert doubted == ["a/0"]
 
 
 async def test_without_events_nothing_is_tokenized(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from pointsman.core.ledger.events import Event
 from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.worker import WorkerId
 from pointsman.edge.cluster.engine_watch import FactsListener
 from pointsman.edge.cluster.kv_feeds import KvFeeds
 from pointsman.edge.prompts.encoder import PromptEncoder
@@ -33,6 +34,8 @@ class ExactRouting:
         tokenize: bool,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
+        self._ledger = ledger
+        self._orphans: dict[WorkerId, int] = {}
         self.encoder = PromptEncoder()
         self.feeds = KvFeeds(emit, clock)
         self._calls = EngineCalls(ssl_context)
@@ -41,6 +44,14 @@ class ExactRouting:
         self.keys = TokenKeys(ledger, self.encoder, self._sources.is_adapter)
         listeners: tuple[FactsListener, ...] = (self.feeds, self._sources, self._check) if tokenize else ()
         self.listener = FactsListeners(*listeners)
+
+    def look_after(self) -> None:
+        """Blocks without a known parent mean that the feed missed something: it is asked to verify itself."""
+        for worker in self._ledger.snapshot().workers:
+            orphans = worker.kv.orphan_blocks
+            if orphans > self._orphans.get(worker.id, 0):
+                self.feeds.doubted(worker.id)
+            self._orphans[worker.id] = orphans
 
     async def close(self) -> None:
         """After the prober."""

@@ -192,6 +192,7 @@ class Frontend:
         while True:
             await asyncio.sleep(TICK_S)
             self.ledger.apply(Tick(self._clock()))
+            self._exact.look_after()
 
 
 def _url_host(host: str) -> str:
