@@ -61,7 +61,7 @@ async def test_streams_can_be_cut_without_an_error(engine: int, pacer: Pacer) ->
     pacer.itl_ms = 5
     report = await _measure(engine, max_tokens=10_000, cut=True, ramp_per_s=200.0, gaps=True)
     assert (report.errors, report.open_streams, report.requests) == (0, 4, 0)
-    assert 400 < report.events_per_s < 1_000  # 4 streams, one event in 5 ms each
+    assert 100 < report.events_per_s < 1_000  # 4 streams, one event in 5 ms each; less on a busy machine
 
 
 async def test_refusals_are_errors_and_not_requests(start_server: StartServer) -> None:
