@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import statistics
 import sys
 import time
@@ -21,7 +22,7 @@ import aiohttp
 import msgspec
 
 from harness import report, subjects
-from harness.chats import ChatPlan, Turn, run_chats, stream_chat
+from harness.chats import Chat, Turn, one_turn, stream_chat
 from harness.histogram import Percentiles, percentiles_ms, ratio
 from harness.noise import NoiseMeter
 from harness.processes import BenchmarkError, Processes, free_ports, processes
@@ -39,14 +40,13 @@ Start = Callable[[Processes, Sequence[RealEngine]], int]
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded with the results."""
 
-    rounds: int = 4
+    rounds: int = 6
     sessions: int = 4
     turns: int = 4
     opening_words: int = 250
     """Words that each session begins with; no two sessions have them in common."""
     growth: float = 0.1
     """Each later user message is that much of the conversation so far."""
-    concurrency: int = 1
 
 
 def _pointsman(policy: str) -> Start:
@@ -109,7 +109,7 @@ def arms() -> dict[str, Start]:
 
 
 def run(options: Options, gguf: Path) -> dict[str, Any]:
-    """All front ends stand before the same engines; each in turn, in the order A B C D, D C B A, …"""
+    """All front ends stand before the same engines, and their chats take turns."""
     folder = model_folder(gguf)
     with processes() as group:
         print("starting two vLLM engines", flush=True)
@@ -118,31 +118,31 @@ def run(options: Options, gguf: Path) -> dict[str, Any]:
         turns: dict[str, list[list[Turn]]] = {name: [] for name in ports}
         noise = NoiseMeter(group.pids())
         for number in range(options.rounds):
-            for place, name in enumerate(ports if number % 2 == 0 else reversed(list(ports))):
-                seed = number * len(ports) + place
-                turns[name].append(asyncio.run(_one_arm(ports[name], options, seed)))
-                print(f"round {number + 1} of {options.rounds}: {name} done", flush=True)
+            for name, told in asyncio.run(_one_round(ports, options, number)).items():
+                turns[name].append(told)
+            print(f"round {number + 1} of {options.rounds} done", flush=True)
         return {"foreign_cores": noise.foreign_cores(), "turns": turns}
 
 
-async def _one_arm(port: int, options: Options, seed: int) -> list[Turn]:
-    """Every seed makes other words, so no session was ever seen before."""
-    url = f"http://127.0.0.1:{port}"
-    async with aiohttp.ClientSession() as session:
-        await stream_chat(session, url, MODEL, [{"role": "user", "content": "Say hello."}])
-    plan = ChatPlan(
-        options.sessions,
-        options.turns,
-        options.growth,
-        options.concurrency,
-        system_words=0,
-        opening_words=options.opening_words,
-    )
-    return await run_chats(url, MODEL, plan, seed)
+async def _one_round(ports: Mapping[str, int], options: Options, seed: int) -> dict[str, list[Turn]]:
+    """One request at a time: within a turn the chats of all front ends come in one random order."""
+    rng = random.Random(seed)
+    chats = {name: [Chat(i, random.Random(rng.random()), []) for i in range(options.sessions)] for name in ports}
+    urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
+        for url in urls.values():
+            await stream_chat(session, url, MODEL, [{"role": "user", "content": "Say hello."}])
+        for _ in range(options.turns):
+            order = [(name, chat) for name, own in chats.items() for chat in own]
+            rng.shuffle(order)
+            for name, chat in order:
+                chat.ask(options.growth, options.opening_words)
+                await one_turn(session, urls[name], MODEL, chat, repeated=False)
+    return {name: [turn for chat in own for turn in chat.turns] for name, own in chats.items()}
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm over all rounds; without the prompts that were sent twice."""
+    """One arm over all rounds."""
 
     requests: int
     prompt_tokens: int
@@ -162,15 +162,14 @@ def summary(results: Mapping[str, Any]) -> dict[str, ArmSummary]:
 
 def summarise(turns: Sequence[Turn]) -> ArmSummary:
     """One arm."""
-    fresh = [turn for turn in turns if not turn.repeated]
-    later = [turn for turn in fresh if turn.turn]
+    later = [turn for turn in turns if turn.turn]
     return ArmSummary(
-        requests=len(fresh),
-        prompt_tokens=sum(turn.prompt_tokens for turn in fresh),
-        cached_share=_cached_share(fresh),
+        requests=len(turns),
+        prompt_tokens=sum(turn.prompt_tokens for turn in turns),
+        cached_share=_cached_share(turns),
         later_cached_share=_cached_share(later),
-        ttft_mean_ms=statistics.mean(turn.ttft_s for turn in fresh) * 1e3,
-        ttft_ms=percentiles_ms([turn.ttft_s for turn in fresh]),
+        ttft_mean_ms=statistics.mean(turn.ttft_s for turn in turns) * 1e3,
+        ttft_ms=percentiles_ms([turn.ttft_s for turn in turns]),
         later_ttft_mean_ms=statistics.mean(turn.ttft_s for turn in later) * 1e3,
         later_ttft_ms=percentiles_ms([turn.ttft_s for turn in later]),
     )

@@ -27,10 +27,8 @@ def turn(**fields: object) -> Turn:
     return msgspec.structs.replace(TURN, **fields)
 
 
-def test_first_turns_count_and_repeated_ones_do_not():
-    arm = summarise(
-        [TURN, turn(turn=1, prompt_tokens=200, cached_tokens=150, ttft_s=0.1), turn(turn=2, repeated=True, ttft_s=9.0)]
-    )
+def test_turns_after_the_first_are_told_apart():
+    arm = summarise([TURN, turn(turn=1, prompt_tokens=200, cached_tokens=150, ttft_s=0.1)])
     assert (arm.requests, arm.prompt_tokens) == (2, 300)
     assert (arm.cached_share, arm.later_cached_share) == (0.5, 0.75)
     assert (arm.ttft_mean_ms, arm.later_ttft_mean_ms) == (pytest.approx(250.0), pytest.approx(100.0))
