@@ -130,17 +130,22 @@ class StreamScanner:
         return block
 
     def _scan_usage(self, block: bytes) -> bytes:
+        """Look only at the events that hold a usage object: of a block of a hundred events it is one."""
         kept: list[bytes] = []
         at = 0
-        while at < len(block):
-            match = _EVENT_END.search(block, at)
-            end = match.end() if match is not None else len(block)
-            event = block[at:end]
-            at = end
-            if USAGE_OBJECT.search(event) is not None and self._read_usage(event):
+        for found in USAGE_OBJECT.finditer(block):
+            if found.start() < at:
+                continue
+            start = _event_start(block, at, found.start())
+            ending = _EVENT_END.search(block, found.start())
+            end = ending.end() if ending is not None else len(block)
+            event = block[start:end]
+            if self._read_usage(event):
                 # blank lines before the event belong to nobody; they stay, so that no split of the stream matters
                 event = event[: len(event) - len(event.lstrip(b"\r\n"))]
-            kept.append(event)
+            kept += block[at:start], event
+            at = end
+        kept.append(block[at:])
         return b"".join(kept) if self._hide_usage else block
 
     def _read_usage(self, event: bytes) -> bool:
@@ -178,6 +183,15 @@ def _is_error(event: bytes) -> bool:
     except (msgspec.MsgspecError, RecursionError):
         return False
     return bytes(answer.error) != b"null" or bytes(answer.object) == b'"error"'
+
+
+def _event_start(block: bytes, at: int, inside: int) -> int:
+    """Where the event that holds position `inside` begins, not before `at`."""
+    for ending in (b"\n\n", b"\n\r\n"):
+        found = block.rfind(ending, at, inside)
+        if found >= 0:
+            at = found + len(ending)
+    return at
 
 
 def event_data(event: bytes) -> bytes:
