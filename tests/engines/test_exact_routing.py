@@ -212,6 +212,11 @@ async def sglang_fleet(sglang_server, sglangs, session) -> AsyncIterator[FrontEn
     """An SGLang with events and one without."""
     front_end = FrontEnd(sglang_server, sglangs, session)
     await front_end.complete_view("told")
+
+    async def joined() -> bool:
+        return (await front_end.worker("silent"))["state"] == "ready"
+
+    await until(joined, JOIN_LIMIT_S, "the engine without events is ready")
     return front_end
 
 
