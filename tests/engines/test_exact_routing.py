@@ -335,7 +335,6 @@ async def test_a_reset_cache_of_vllm_leaves_no_stale_hit_after_a_step(fleet: Fro
     assert (await fleet.worker(name))["kv"]["state"] == "complete"
 
 
-@pytest.mark.xfail(strict=True, reason="a configuration file cannot hold routing.tokenizers: it is refused")
 async def test_another_tokenizer_is_named_and_not_used(serve, vllms, session, model_folder, tmp_path):
     wrong = tmp_path / "another"
     shutil.copytree(model_folder, wrong, ignore=shutil.ignore_patterns("*.safetensors"))

@@ -192,3 +192,24 @@ def test_file(tmp_path: Path) -> None:
         load_file(tmp_path / "absent.yaml")
     with pytest.raises(ConfigError, match="can't be read: Is a directory"):
         load_file(tmp_path)
+
+
+def test_a_mapping_of_the_users_own_keys() -> None:
+    tree = load("routing:\n  tokenizers:\n    Qwen/Qwen2.5-7B: /models/qwen\n    tiny: someone/tiny\n")
+    assert tree.routing.tokenizers == {"Qwen/Qwen2.5-7B": "/models/qwen", "tiny": "someone/tiny"}
+    assert load("routing: {tokenizers: {}}").routing.tokenizers == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("routing:\n  tokenizers: /models/qwen\n", r"c.yaml:2.*tokenizers: expected keys and values, each value text"),
+        ("routing:\n  tokenizers:\n", r"c.yaml:2.*tokenizers: has no value; expected keys and values, each value text"),
+        ("routing:\n  tokenizers:\n    tiny: [a]\n", r"c.yaml:3.*routing.tokenizers.tiny: expected text"),
+        ("routing:\n  tokenizers:\n    tiny:\n", r"c.yaml:3.*routing.tokenizers.tiny: has no value; expected text"),
+        ("routing:\n  tokenizers:\n    tiny: 5\n", r"c.yaml:3.*routing.tokenizers.tiny: expected text"),
+    ],
+)
+def test_a_mapping_refuses(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load(text)

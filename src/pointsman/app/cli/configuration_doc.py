@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from pointsman.edge.configuration.describe import expected, item_of, struct_of, without_annotation
+from pointsman.edge.configuration.describe import expected, item_of, struct_of, value_of, without_annotation
 from pointsman.edge.configuration.tree import ConfigTree
 
 EXAMPLE = """\
@@ -103,7 +103,7 @@ def _not_built(section: type[msgspec.Struct]) -> Iterator[str]:
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "**required**"
-    if struct_of(field.type) is not None or field.default == ():
+    if struct_of(field.type) is not None or value_of(field.type) is not None or field.default == ():
         return "–"
     return f"`{_shown(field.default)}`"
 

@@ -17,6 +17,7 @@ from pointsman.edge.configuration.describe import (
     item_of,
     struct_of,
     union_members,
+    value_of,
     without_annotation,
 )
 from pointsman.edge.configuration.engine_url import EngineUrl
@@ -61,6 +62,8 @@ def convert(node: Node, kind: Any, path: str, key_place: Place) -> Any:
         node = MappingNode(key_place, {}, {})
     if item is not None:
         return _convert_list(node, kind, item, path)
+    if value_of(kind) is not None:
+        return _convert_mapping(node, kind, value_of(kind), path)
     if section is not None:
         if not isinstance(node, MappingNode):
             known = ", ".join(field.encode_name for field in msgspec.structs.fields(section))
@@ -101,6 +104,12 @@ def _convert_list(node: Node, kind: Any, item: Any, path: str) -> tuple[Any, ...
     if minimum is not None and len(node.values) < minimum:
         raise ConfigError(f"{node.place}: {path}: is empty; name at least {minimum}, or remove the key")
     return tuple(convert(child, item, f"{path}[{i}]", child.place) for i, child in enumerate(node.values))
+
+
+def _convert_mapping(node: Node, kind: Any, value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(node, MappingNode):
+        raise ConfigError(f"{node.place}: {path}: expected {expected(kind)}")
+    return {key: convert(child, value, _join(path, key), node.key_places[key]) for key, child in node.values.items()}
 
 
 def _parse(value: object, parsed: Any, kind: Any, where: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -55,6 +55,14 @@ def item_of(kind: Any) -> Any | None:
     return None
 
 
+def value_of(kind: Any) -> Any | None:
+    """The type of a mapping's values, None if the type is no mapping."""
+    for member in union_members(without_annotation(kind)[0]):
+        if get_origin(member) is Mapping:
+            return get_args(member)[1]
+    return None
+
+
 def expected(kind: Any) -> str:
     """For example `an integer from 1 to 65535, or none`."""
     bare, meta = without_annotation(kind)
@@ -74,6 +82,8 @@ def _expected_one(kind: Any, meta: msgspec.Meta) -> str:
         return "text" if meta.pattern is None else "text of letters, digits and . _ : - [ ]"
     if get_origin(kind) is tuple:
         return f"a list, each item {expected(get_args(kind)[0])}"
+    if get_origin(kind) is Mapping:
+        return f"keys and values, each value {expected(get_args(kind)[1])}"
     choices = list(_choices(kind))
     if choices:
         return "one of " + ", ".join(choices)
