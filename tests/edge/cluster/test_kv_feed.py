@@ -196,8 +196,9 @@ async def test_a_replay_shorter_than_the_gap(start_sim, feed_of, talk, settled, 
     await talk(server, 1)
     await settled(server, feed, PARTIAL)
     assert holder.hashes <= truth(server)
-    assert feed.status.losses == 1
-    assert [record.levelname for record in caplog.records if "KV events" in record.message] == ["INFO", "WARNING"]
+    assert feed.status.losses >= 1  # a busy machine may see the rest of the talk as a gap of its own
+    levels = [record.levelname for record in caplog.records if "KV events" in record.message]
+    assert levels[:2] == ["INFO", "WARNING"]
 
 
 async def test_without_replay(start_sim, feed_of, talk, settled, holder, eventually):
