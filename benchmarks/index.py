@@ -59,6 +59,7 @@ class Prompts:
 def fill(pairs: int, workers_per_block: int) -> dict[str, float]:
     """Store so many (block, worker) pairs in a new index."""
     prompts, index = Prompts(1), PrefixIndex()
+    seats = [index.take_seat() for _ in range(SLOTS)]
     gc.disable()
     before = rss_bytes()
     spent_s = 0.0
@@ -68,27 +69,29 @@ def fill(pairs: int, workers_per_block: int) -> dict[str, float]:
         started = time.perf_counter()
         for slot in slots:
             # Each engine's hashes are numbers of their own, though equal ones.
-            index.store(slot, GPU, [value + 0 for value in hashes], keys)
+            index.store(seats[slot], GPU, [value + 0 for value in hashes], keys)
         spent_s += time.perf_counter() - started
     gc.collect()
-    stored = sum(index.count(slot) for slot in range(SLOTS))
+    stored = sum(index.count(seat) for seat in seats)
     return {"bytes_per_pair": (rss_bytes() - before) / stored, "us_per_pair": spent_s / stored * 1e6, "pairs": stored}
 
 
 def come_and_go(options: Options) -> dict[str, Any]:
     """Prompts that never repeat, caches that evict, workers that leave and come back: memory after each tenth."""
     prompts, index, rng = Prompts(2), PrefixIndex(), random.Random(3)
+    seats = [index.take_seat() for _ in range(SLOTS)]
     held: list[list[list[int]]] = [[] for _ in range(SLOTS)]
     at: list[float] = []
     for number in range(options.prompts):
         slot = number % SLOTS
         hashes, keys = prompts.run(options.prompt_blocks)
-        index.store(slot, GPU, hashes, keys)
+        index.store(seats[slot], GPU, hashes, keys)
         held[slot].append(hashes)
         if len(held[slot]) * options.prompt_blocks > options.capacity_blocks:
-            index.remove(slot, GPU, held[slot].pop(0))
+            index.remove(seats[slot], GPU, held[slot].pop(0))
         if rng.random() < 1e-4:
-            index.clear(slot)
+            index.retire(seats[slot])
+            seats[slot] = index.take_seat()
             held[slot].clear()
         if (number + 1) % (options.prompts // 10) == 0:
             at.append(rss_bytes() / 1e6)
