@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from harness import exact_decisions, peer_selection, report
+from harness.command import carry_out
 from harness.histogram import Percentiles, median, percentiles_ms, ratio
 from harness.noise import NoiseMeter
 from harness.peer_spec import PeerSpec
@@ -226,17 +227,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one short round, nothing written")
     arguments = parser.parse_args()
     options = Options(rounds=1, requests=200) if arguments.quick else Options()
-    facts = report.machine()
-    try:
-        results = run(options)
-        if not arguments.quick:
-            report.write_json("decision", msgspec.to_builtins(options), facts, {"summary": summary(results), **results})
-            report.write_section("decision", markdown(results))
-    except BenchmarkError as error:
-        print(f"decision: {error}", file=sys.stderr)
-        return 1
-    print(markdown(results))
-    return 0
+    return carry_out("decision", options, lambda: run(options), markdown, summary=summary, keep=not arguments.quick)
 
 
 if __name__ == "__main__":

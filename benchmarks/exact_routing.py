@@ -23,6 +23,7 @@ import msgspec
 
 from harness import report, subjects
 from harness.chats import Chat, Turn, one_turn, stream_chat
+from harness.command import carry_out
 from harness.histogram import Percentiles, percentiles_ms, ratio
 from harness.noise import NoiseMeter
 from harness.processes import BenchmarkError, Processes, free_ports, processes
@@ -222,19 +223,15 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="a GGUF file; default: the model of `pointsman up`")
     arguments = parser.parse_args()
     options = msgspec.structs.replace(Options(), rounds=1, turns=2) if arguments.quick else Options()
-    facts = report.machine()
-    try:
-        results = run(options, arguments.model or asyncio.run(_default_model()))
-        text = markdown(results)
-        if not arguments.quick:
-            found = {"summary": summary(results), **results}
-            report.write_json("exact_routing", msgspec.to_builtins(options), facts, found)
-            report.write_section("exact_routing", text)
-    except (BenchmarkError, ModelFileError) as error:
-        print(f"exact_routing: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    return 0
+    return carry_out(
+        "exact_routing",
+        options,
+        lambda: run(options, arguments.model or asyncio.run(_default_model())),
+        markdown,
+        summary=summary,
+        keep=not arguments.quick,
+        refusals=(BenchmarkError, ModelFileError),
+    )
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from harness import report
+from harness.command import carry_out
 from harness.noise import NoiseMeter
-from harness.processes import BenchmarkError
 from pointsman.core.ledger.prefix_index import PrefixIndex
 from pointsman.core.model.token_keys import GPU, KeySpec, chain, pack_tokens, token_seed
 
@@ -136,17 +136,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller, nothing written")
     arguments = parser.parse_args()
     options = Options(pairs=400_000, prompts=40_000, capacity_blocks=10_000) if arguments.quick else Options()
-    facts = report.machine()
-    try:
-        results = run(options)
-        if not arguments.quick:
-            report.write_json("index", msgspec.to_builtins(options), facts, results)
-            report.write_section("index", markdown(results))
-    except BenchmarkError as error:
-        print(f"index: {error}", file=sys.stderr)
-        return 1
-    print(markdown(results))
-    return 0
+    return carry_out("index", options, lambda: run(options), markdown, keep=not arguments.quick)
 
 
 if __name__ == "__main__":

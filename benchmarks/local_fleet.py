@@ -17,6 +17,7 @@ import msgspec
 
 from harness import report
 from harness.chats import ChatPlan, Turn, run_chats, stream_chat
+from harness.command import carry_out
 from harness.histogram import Percentiles, percentiles_ms, ratio
 from harness.noise import NoiseMeter
 from harness.processes import BenchmarkError, Processes, free_ports, processes
@@ -178,20 +179,14 @@ def main() -> int:
     options = Options(system_words=arguments.system_words)
     if arguments.quick:
         options = msgspec.structs.replace(options, rounds=1, turns=3)
-    facts = report.machine()
-    try:
-        results = run(options, arguments.model)
-        text = markdown(results)
-        if not arguments.quick:
-            report.write_json(
-                "local_fleet", msgspec.to_builtins(options), facts, {"summary": summary(results), **results}
-            )
-            report.write_section("local_fleet", text)
-    except BenchmarkError as error:
-        print(f"local_fleet: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    return 0
+    return carry_out(
+        "local_fleet",
+        options,
+        lambda: run(options, arguments.model),
+        markdown,
+        summary=summary,
+        keep=not arguments.quick,
+    )
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from harness import kv_status, process_stats, report
+from harness.command import carry_out
 from harness.histogram import median, ratio
 from harness.load_spec import LoadReport, LoadSpec
 from harness.loading import run_load, set_pace
-from harness.processes import BenchmarkError, Processes, processes
+from harness.processes import Processes, processes
 from harness.subjects import HELD_AT_START, KV_SUBJECT, Running, Subject, direct, installed, start_mock_engines
 
 ENGINES = 4
@@ -246,18 +247,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these front ends")
     arguments = parser.parse_args()
     options = Options(rounds=1, measure_s=1.0) if arguments.quick else Options(rounds=arguments.rounds)
-    facts = report.machine()
-    try:
-        results = run(options, arguments.only)
-        text = markdown(results)
-        if not arguments.quick and not arguments.only:
-            report.write_json("relay", msgspec.to_builtins(options), facts, {"summary": summary(results), **results})
-            report.write_section("relay", text)
-    except BenchmarkError as error:
-        print(f"relay: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    return 0
+    keep = not arguments.quick and not arguments.only
+    return carry_out("relay", options, lambda: run(options, arguments.only), markdown, summary=summary, keep=keep)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from harness import report
+from harness.command import carry_out
 from harness.load_spec import LoadReport, LoadSpec
 from harness.loading import run_load, set_pace
-from harness.processes import BenchmarkError, Processes, processes, raise_file_limit
+from harness.processes import Processes, processes, raise_file_limit
 from harness.subjects import Running, direct, installed, start_mock_engines
 
 DEFAULT_SUBJECTS = (
@@ -154,18 +155,9 @@ def main() -> int:
     options = Options(streams=arguments.streams, seconds=arguments.seconds)
     if arguments.quick:
         options = Options(streams=200, seconds=5)
-    facts = report.machine()
-    try:
-        results = run(options, arguments.only or DEFAULT_SUBJECTS)
-        text = markdown(results)
-        if not arguments.quick and not arguments.only:
-            report.write_json("streams", msgspec.to_builtins(options), facts, {"summary": summary(results), **results})
-            report.write_section("streams", text)
-    except BenchmarkError as error:
-        print(f"streams: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    return 0
+    subjects = arguments.only or DEFAULT_SUBJECTS
+    keep = not arguments.quick and not arguments.only
+    return carry_out("streams", options, lambda: run(options, subjects), markdown, summary=summary, keep=keep)
 
 
 if __name__ == "__main__":
