@@ -15,9 +15,9 @@ from pointsman.core.ledger.prefix_index import PrefixIndex
 from pointsman.core.model.token_keys import GPU, BlockHash, chain, token_seed
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
+from support import waiting
 
 ANY_PORT = "tcp://127.0.0.1:*"
-TIME_LIMIT_S = 8.0
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -120,11 +120,4 @@ async def start_sim() -> AsyncIterator[Callable[..., Awaitable[SimServer]]]:
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     """Turns the event loop until something holds."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        deadline = asyncio.get_running_loop().time() + TIME_LIMIT_S
-        while not condition():
-            assert asyncio.get_running_loop().time() < deadline, "it never came true"
-            await asyncio.sleep(0.002)
-
-    return wait
+    return waiting.eventually

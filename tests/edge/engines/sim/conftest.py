@@ -12,8 +12,7 @@ import uvloop
 
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
-
-TIME_LIMIT_S = 8.0
+from support import waiting
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -109,11 +108,4 @@ def events_in() -> Callable[[str], list[dict[str, object]]]:
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     """Turns the event loop until something holds."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        deadline = asyncio.get_running_loop().time() + TIME_LIMIT_S
-        while not condition():
-            assert asyncio.get_running_loop().time() < deadline, "it never came true"
-            await asyncio.sleep(0.001)
-
-    return wait
+    return waiting.eventually
