@@ -4,7 +4,7 @@ import random
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pointsman.core.ledger.events import KvFeedState
@@ -489,6 +489,9 @@ OFTEN = ["publish"] * 6 + ["deliver"] * 5 + ["serve"] * 3
     kept=st.sampled_from([3, 8, 1000]),
     seed=st.integers(0, 2**16),
     sliced=st.booleans(),
+)
+@example(  # a restart of which no batch shows: nothing of the process before may be told of any more
+    actions=["publish", "deliver", "restart", "join", "serve", "serve"], replay=True, kept=3, seed=0, sliced=False
 )
 @settings(max_examples=250, deadline=None)
 def test_whatever_happens_nothing_is_believed_that_is_not_so(make_holder, actions, replay, kept, seed, sliced):

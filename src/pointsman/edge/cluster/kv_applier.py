@@ -175,6 +175,7 @@ class KvApplier:
     def _clear(self, anew: bool) -> None:
         self._emit(BlocksCleared(self._source.worker, self._now_ms()))
         if anew:
+            self.last_seq = None  # it was the number of a process that is no more
             self.standing.anew()
             self._translator.reset()
 
