@@ -213,6 +213,7 @@ async def test_metrics_tell_of_feeds_and_of_tokenizing(fleet: Fleet) -> None:
     await fleet.chat(story("Ada"), PIN_A)
     await fleet.settled()
     await fleet.chat([{"role": "user", "content": [{"type": "text", "text": "parts are not asked for"}]}])
+    await fleet.settled()
     text = (await fetch(fleet.pool, Origin.parse(fleet.frontend.admin_url), "GET", "/metrics")).body.decode()
     assert 'pointsman_prompts_tokenized_total{where="engine"} 1.0' in text
     assert 'pointsman_prompts_not_tokenized_total{reason="multimodal"} 1.0' in text
