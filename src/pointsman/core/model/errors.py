@@ -25,3 +25,11 @@ class EngineError(PointsmanError):
 
 class ModelFileError(PointsmanError):
     """No usable model file was found, or its checksum is wrong."""
+
+
+class TraceError(PointsmanError):
+    """A trace can't be read, made or replayed; names the file and line, or the request."""
+
+
+class CalibrationError(PointsmanError):
+    """Measurements do not say how fast an engine is; names what is missing."""

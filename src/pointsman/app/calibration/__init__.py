@@ -1,0 +1,1 @@
+"""Step times of an engine from what it was seen to do."""

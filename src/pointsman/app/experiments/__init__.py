@@ -1,0 +1,1 @@
+"""Simulations compared: seeds, confidence, sweeps, reports."""

@@ -1,0 +1,1 @@
+"""A fleet in virtual time: the live policies and ledger over modelled engines."""
