@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,8 +24,9 @@ def carry_out(
     keep: bool,
     summary: Callable[[Results], Mapping[str, Any]] | None = None,
     refusals: tuple[type[Exception], ...] = (BenchmarkError,),
+    page: Path = report.PAGE,
 ) -> int:
-    """Measure and print the tables; `keep` writes results/NAME.json and the page's section. The exit status.
+    """Measure and print the tables; `keep` writes results/NAME.json and the section of `page`. The exit status.
 
     One of `refusals` is a line on stderr and status 1.
     """
@@ -35,7 +37,7 @@ def carry_out(
         if keep:
             found = results if summary is None else {"summary": summary(results), **results}
             report.write_json(name, msgspec.to_builtins(options), facts, found)
-            report.write_section(name, text)
+            report.write_section(name, text, page)
     except refusals as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Raw results as JSON, and tables in docs/benchmarks.md between markers."""
+"""Raw results as JSON, and tables in pages of docs/ between markers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from harness.subjects import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
+PROOFS_PAGE = ROOT / "docs" / "simulator-proofs.md"
+"""What the simulator and the time model were held against."""
 
 
 def machine() -> dict[str, Any]:
@@ -66,18 +68,18 @@ def noise_line(foreign_cores: float) -> str:
     return f"Processes outside the measurement kept {foreign_cores:.2f} cores busy.{verdict}"
 
 
-def replace_section(page: str, name: str, text: str) -> str:
+def replace_section(page: str, name: str, text: str, page_name: str = PAGE.name) -> str:
     """The page with new text between the markers of `name`. Raises BenchmarkError if a marker is missing."""
     start, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     before, opened, rest = page.partition(start)
     _, closed, after = rest.partition(end)
     if not opened or not closed:
         raise BenchmarkError(
-            f"docs/benchmarks.md lacks the markers {start} and {end}: put them where the table belongs"
+            f"docs/{page_name} lacks the markers {start} and {end}: put them where the table belongs"
         )
     return f"{before}{start}\n{text.strip()}\n{end}{after}"
 
 
-def write_section(name: str, text: str) -> None:
-    """Put a table into docs/benchmarks.md."""
-    PAGE.write_text(replace_section(PAGE.read_text(), name, text))
+def write_section(name: str, text: str, page: Path = PAGE) -> None:
+    """Put a table into a page of docs/."""
+    page.write_text(replace_section(page.read_text(), name, text, page.name))
