@@ -1,0 +1,123 @@
+"""LoadedTrace: what came out of a file: the trace, what was measured, what was wrong; and how it is put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from pointsman.core.model.errors import TraceError
+from pointsman.core.workload.trace import Trace, TraceRequest
+from pointsman.edge.traces.observed import Observed
+from pointsman.edge.traces.problems import Problems
+
+MOST_TOKENS = 2**31 - 1
+"""Lengths above are no lengths but mistakes, for example of the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTrace:
+    """What was read from one file or folder."""
+
+    trace: Trace
+    problems: Problems
+    observed: tuple[Observed, ...] = ()
+    """One for each request of the trace, in its order; empty where the file holds no measured times."""
+    format: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    line: int
+    request: TraceRequest
+    observed: Observed | None
+    key: Hashable
+    after: Hashable
+
+
+class TraceBuilder:
+    """Takes rows as a file has them; makes a trace in the order of time that starts at 0 unless `keep_times`."""
+
+    def __init__(self, problems: Problems, *, keep_times: bool = False, any_order: bool = False) -> None:
+        """`any_order`: rows are written when requests end, so their order says nothing."""
+        self.problems = problems
+        self._keep_times = keep_times
+        self._any_order = any_order
+        self._rows: list[_Row] = []
+        self._before_ms = -math.inf
+
+    def add(
+        self,
+        line: int,
+        request: TraceRequest,
+        observed: Observed | None = None,
+        *,
+        key: Hashable = None,
+        after: Hashable = None,
+    ) -> None:
+        """One row; `after` is the `key` of the row whose answer it waits for. A row that can't be is left out."""
+        self.problems.rows += 1
+        fault = self._fault(request)
+        if fault:
+            self.problems.leave_out(line, fault)
+            return
+        if request.at_ms < self._before_ms and not self._any_order:
+            self.problems.move(line, self._before_ms - request.at_ms)
+        self._before_ms = request.at_ms
+        self._rows.append(_Row(line, request, observed, key, after))
+
+    def leave_out(self, line: int, text: str) -> None:
+        """A row that isn't even a request."""
+        self.problems.rows += 1
+        self.problems.leave_out(line, text)
+
+    def build(self, name: str, block_tokens: int = 0, source: str = "") -> LoadedTrace:
+        """The trace. Raises TraceError when no row is left."""
+        problems = self.problems
+        if not self._rows:
+            reason = f"; {problems.unit} {problems.named[0].line}: {problems.named[0].text}" if problems.named else ""
+            raise TraceError(f"{problems.file}: none of its {problems.rows} rows is a request{reason}")
+        rows = sorted(self._rows, key=lambda row: row.request.at_ms)
+        start_ms = 0.0 if self._keep_times else rows[0].request.at_ms
+        positions = {row.key: position for position, row in enumerate(rows) if row.key is not None}
+        requests = tuple(self._placed(row, position, positions, start_ms) for position, row in enumerate(rows))
+        observed = tuple(_shifted(row.observed, start_ms) for row in rows if row.observed is not None)
+        if len(observed) not in (0, len(rows)):
+            raise AssertionError("either all rows were measured or none")
+        blocks = block_tokens if any(request.block_ids for request in requests) else 0
+        return LoadedTrace(Trace(name, requests, blocks, source), problems, observed)
+
+    def _fault(self, request: TraceRequest) -> str:
+        if not math.isfinite(request.at_ms) or (self._keep_times and request.at_ms < 0):
+            return f"its time is {request.at_ms:g} ms; times count from the start of the trace"
+        for name, tokens in (("prompt", request.prompt_tokens), ("output", request.output_tokens)):
+            if not 1 <= tokens <= MOST_TOKENS:
+                return f"its {name} has {tokens} tokens; at least 1 and at most {MOST_TOKENS} are expected"
+        return ""
+
+    def _placed(self, row: _Row, position: int, positions: dict[Hashable, int], start_ms: float) -> TraceRequest:
+        request = row.request
+        if start_ms:
+            request = replace(request, at_ms=request.at_ms - start_ms)
+        if row.after is None:
+            return request
+        before = positions.get(row.after)
+        if before is None or before >= position:
+            why = "is not in the trace" if before is None else "does not arrive before it"
+            self.problems.notes.append(
+                f"{self.problems.unit} {row.line}: the request that it waits for {why}; it comes at its own time"
+            )
+            return replace(request, after=None, gap_ms=0.0)
+        return replace(request, after=before)
+
+
+def _shifted(observed: Observed, start_ms: float) -> Observed:
+    if not start_ms:
+        return observed
+    return replace(
+        observed,
+        arrival_ms=observed.arrival_ms - start_ms,
+        first_token_ms=None if observed.first_token_ms is None else observed.first_token_ms - start_ms,
+        last_token_ms=None if observed.last_token_ms is None else observed.last_token_ms - start_ms,
+        scheduled_ms=None if observed.scheduled_ms is None else observed.scheduled_ms - start_ms,
+    )
