@@ -62,6 +62,17 @@ class TestExact:
         ledger.apply(ev.BlocksCleared(A, 2.0))
         assert cached(ledger, asks()) == [0, 4]
 
+    def test_blocks_of_modelled_engines_come_with_their_keys(self, make_ledger) -> None:
+        ledger = make_ledger("a", "b", block_size_tokens=4)
+        complete(ledger, A, B)
+        keys = asks().token_blocks[SPEC].keys
+        ledger.apply(ev.BlocksStored(A, 0.0, keys[:2], None, b"", SPEC, keys=keys[:2]))
+        ledger.apply(ev.BlocksStored(A, 0.0, keys[2:3], None, b"", SPEC, keys=keys[2:3]))
+        ledger.apply(stored(B, 2))
+        assert cached(ledger, asks()) == [12, 8]
+        ledger.apply(ev.BlocksRemoved(A, 1.0, keys[1:2]))
+        assert cached(ledger, asks()) == [4, 8]
+
     def test_blocks_go_on_from_their_parent(self, make_ledger) -> None:
         ledger = make_ledger("a", block_size_tokens=4)
         complete(ledger, A)

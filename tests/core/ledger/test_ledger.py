@@ -223,15 +223,17 @@ class TestForeignLoad:
         answer(ledger, "r")
         assert ledger.view(make_request()).load.tolist() == [0]
 
-    def test_old_readings_are_not_believed_for_ever(self, make_ledger) -> None:
+    def test_old_readings_are_not_believed_for_ever(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a")
         for at_ms in (0, 5):
-            ledger.apply(ev.MetricsRead(A, at_ms, running=4, waiting=2, kv_use=0.5))
+            ledger.apply(ev.MetricsRead(A, at_ms, running=4, waiting=2, kv_use=0.5, kv_capacity_tokens=1000))
         ledger.apply(ev.Tick(30_005))
+        assert ledger.view(make_request()).column(Column.KV_USED_TOKENS).tolist() == [500]
         assert (ledger.snapshot().workers[0].foreign, ledger.snapshot().workers[0].queued) == (6, 2)
         ledger.apply(ev.Tick(30_006))
         worker = ledger.snapshot().workers[0]
         assert (worker.foreign, worker.queued, worker.kv_use) == (0, 0, None)
+        assert ledger.view(make_request()).column(Column.KV_USED_TOKENS).tolist() == [0]
 
     def test_only_what_two_readings_agree_on_counts(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a")

@@ -131,6 +131,11 @@ class Caches:
         seat = self._seat[slot]
         if event.medium == GPU:
             self._learn_spec(slot, event)
+        if event.keys is not None:
+            view.stored_blocks += self._exact.store(seat, event.medium, event.hashes, event.keys)
+            self._begin_anew_if_overfull(slot, event)
+            self._trust_or_not(slot)
+            return
         if event.parent is None:
             parent = token_seed(event.spec, event.lora_name)
         else:

@@ -206,6 +206,9 @@ class BlocksStored:
     lora_name: str | None = None
     extras: Mapping[int, bytes] = field(default_factory=dict)
     """Number of a block among these → what else keys it."""
+    keys: tuple[int, ...] | None = None
+    """Their keys, where the engine is modelled and its blocks have no tokens: `parent`, `tokens` and what else keys
+    them say nothing then. Chained and from 0 to 2^60 as keys of tokens are."""
 
 
 @dataclass(frozen=True, slots=True)

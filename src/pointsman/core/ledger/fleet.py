@@ -173,7 +173,9 @@ class Fleet:
         capacity = event.kv_capacity_tokens
         if capacity and capacity != cells[Column.KV_CAPACITY_TOKENS, slot]:
             cells[Column.KV_CAPACITY_TOKENS, slot] = capacity
-        self.caches.resize(slot, int(cells[Column.KV_CAPACITY_TOKENS, slot]) or None, bytes_per_token)
+        held = int(cells[Column.KV_CAPACITY_TOKENS, slot])
+        cells[Column.KV_USED_TOKENS, slot] = round((event.kv_use or 0.0) * held)
+        self.caches.resize(slot, held or None, bytes_per_token)
 
     def ticked(self, at_ms: float) -> None:
         """Lets go of what is too old to be believed."""
@@ -183,6 +185,7 @@ class Fleet:
                 entry.metrics_ms = entry.kv_use = entry.foreign_before = None
                 self.table.cells[Column.FOREIGN, entry.slot] = 0
                 self.table.cells[Column.QUEUED, entry.slot] = 0
+                self.table.cells[Column.KV_USED_TOKENS, entry.slot] = 0
 
     # ---- views
 

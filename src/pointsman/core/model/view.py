@@ -74,6 +74,8 @@ class Column(enum.IntEnum):
     """Further leading tokens of this request that it holds in a tier below the GPU."""
     EXACT = 12
     """1: CACHED_TOKENS is by the worker's own word (KV events); 0: by what was sent there."""
+    KV_USED_TOKENS = 13
+    """KV tokens that requests hold there, others' too, from the engine's own metrics; 0 = none, or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
