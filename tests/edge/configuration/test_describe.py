@@ -22,6 +22,7 @@ from pointsman.edge.configuration.execution_group import Node
         (Annotated[int, Meta(ge=1)], "an integer of at least 1"),
         (Annotated[int, Meta(ge=1, le=9)], "an integer from 1 to 9"),
         (Annotated[int | None, Meta(ge=1)], "an integer of at least 1, or none"),
+        (Annotated[float, Meta(ge=0)], "a number of at least 0"),
         (str, "text"),
         (Literal["a", "b"], "one of a, b"),
         (Role, "one of prefill, decode, both"),

@@ -78,6 +78,8 @@ def _expected_one(kind: Any, meta: msgspec.Meta) -> str:
         return "true or false"
     if kind is int:
         return f"an integer{_range(meta)}"
+    if kind is float:
+        return f"a number{_range(meta)}"
     if kind is str:
         return "text" if meta.pattern is None else "text of letters, digits and . _ : - [ ]"
     if get_origin(kind) is tuple:

@@ -1,0 +1,137 @@
+"""Profiles in files: what `pointsman calibrate` writes and every `--profile` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.timing.profiles import Profile, profile, profile_names
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.edge.configuration.loader import load_text
+
+SCHEMA = 1
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MOST_BYTES = 2**20
+
+NotNegative = Annotated[float, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+PositiveOrUnknown = Annotated[int | None, Meta(ge=1)]
+ErrorOrUnknown = Annotated[float | None, Meta(ge=0)]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Coefficients of `a + b·C + c·Σctx/1000 + d·prefill_tokens + q·Σ(end² − start²)`, in ms."""
+
+    a_ms: NotNegative
+    b_ms_per_sequence: NotNegative
+    c_ms_per_1000_context_tokens: NotNegative
+    d_ms_per_prefill_token: NotNegative
+    q_ms_per_square_token: NotNegative = 0.0
+
+
+class Valid(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest that the measurements held; beyond that the coefficients are a guess. None: not known."""
+
+    prompt_tokens: PositiveOrUnknown = None
+    sequences: PositiveOrUnknown = None
+    """Sequences decoded side by side."""
+    context_tokens: PositiveOrUnknown = None
+    """KV tokens of one sequence."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """How the coefficients came about, and how far off they were on requests that the fit had not seen."""
+
+    requests: Positive
+    ttft_error_percent: ErrorOrUnknown = None
+    """Median of the absolute error."""
+    tpot_error_percent: ErrorOrUnknown = None
+    warnings: tuple[str, ...] = ()
+
+
+class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file: a profile, and how it was measured."""
+
+    schema: int
+    name: str
+    step: Step
+    overhead_ms: NotNegative = 0.0
+    """Of each request outside the engine's steps: network, HTTP, tokenizing."""
+    kv_tokens: Positive
+    kv_bytes_per_token: Positive
+    gpu: str = "unknown"
+    model: str = "unknown"
+    engine: str = "unknown"
+    tensor_parallel: Positive = 1
+    source: str = ""
+    valid: Valid = msgspec.field(default_factory=Valid)
+    measured: Measured | None = None
+
+    def profile(self) -> Profile:
+        """What the simulator, the advisor and the simulated engine use of it."""
+        return Profile(
+            name=self.name,
+            step=StepCoefficients(**msgspec.structs.asdict(self.step)),
+            kv_tokens=self.kv_tokens,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            gpu=self.gpu,
+            model=self.model,
+            engine=self.engine,
+            tensor_parallel=self.tensor_parallel,
+            source=self.source,
+        )
+
+
+def load_profile(text: str) -> Profile:
+    """The profile that a `--profile` means: a name of the table or a file. Raises ConfigError."""
+    if text in profile_names():
+        return profile(text)
+    path = Path(text)
+    if path.suffix in _SUFFIXES or path.is_file():
+        return read_profile_file(path).profile()
+    try:
+        return profile(text)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; or a file that `pointsman calibrate` wrote, ending in {_SUFFIXES[0]}") from None
+
+
+def read_profile_file(path: Path) -> ProfileFile:
+    """Read a file. Raises ConfigError that names the file, the line and the key."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    if len(raw) > _MOST_BYTES:
+        raise ConfigError(f"{path}: is longer than {_MOST_BYTES} bytes; is it a profile?")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: is not UTF-8 text") from None
+    found = load_text(text, str(path), ProfileFile)
+    if found.schema != SCHEMA:
+        raise ConfigError(
+            f"{path}: schema {found.schema} is not one that this version reads (it reads {SCHEMA}); "
+            "write the file anew with `pointsman calibrate`"
+        )
+    return found
+
+
+def write_profile_file(path: Path, content: ProfileFile) -> None:
+    """Write a file as YAML. Raises ConfigError if it can't be written."""
+    text = msgspec.yaml.encode(_without_none(msgspec.to_builtins(content)))
+    try:
+        path.write_bytes(b"# Written by `pointsman calibrate`; use it with --profile FILE.\n" + text)
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be written: {error.strerror}") from None
+
+
+def _without_none(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return value
