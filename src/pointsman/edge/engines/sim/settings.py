@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.model.errors import ConfigError
-from pointsman.core.timing.profiles import Profile, profile
+from pointsman.core.timing.profiles import Profile
+from pointsman.edge.traces.profile_file import load_profile
 from pointsman.edge.wire.kv_events import EventForm
 
 _BUDGET_TOKENS = 8192
@@ -70,8 +71,8 @@ class SimSettings:
         return (self.model, *self.loras)
 
     def speed(self) -> Profile:
-        """The profile; `ConfigError` names the known ones."""
-        return profile(self.profile)
+        """The profile, by name or file. Raises ConfigError."""
+        return load_profile(self.profile)
 
     def engine_config(self, output_ids: tuple[int, ...]) -> EngineConfig:
         """Configuration of the engine model; `ConfigError` where the numbers don't fit together."""
