@@ -1,0 +1,78 @@
+"""FrontEnd: tells the ledger and asks the policy exactly as the live front end does, at the same moments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+
+from pointsman.core.ledger import events as ev
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.errors import PolicyError
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.policy import Policy, Timing
+
+TICK_MS = 1_000.0
+OnDecision = Callable[[Request, Decision], None]
+
+
+def decision_rng(seed: int, request_id: str) -> random.Random:
+    """The chance of one decision: the same for the same request, whatever was decided before."""
+    return random.Random(f"{seed} {request_id}")
+
+
+class FrontEnd:
+    """One front end that sees all requests.
+
+    Args:
+        block_tokens: tokens a block of all keys; the approximate index is bounded by a worker's KV capacity in these.
+        timing: step times by worker, as policies get them.
+        on_decision: called with each request and the decision for it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        block_tokens: int,
+        prefix_ttl_ms: float,
+        timing: Timing,
+        seed: int,
+        on_decision: OnDecision | None = None,
+    ) -> None:
+        self.ledger = Ledger(text_block_bytes=int(block_tokens * PRIOR_BYTES_PER_TOKEN), prefix_ttl_ms=prefix_ttl_ms)
+        self._policy = policy
+        self._timing = timing
+        self._seed = seed
+        self._on_decision = on_decision
+        self._ticked_ms = 0.0
+
+    def decide(self, request: Request, tried: Collection[WorkerId], now_ms: float) -> WorkerId | None:
+        """The worker that the request goes to, which the ledger knows at once; None: nobody can take it.
+
+        Raises PolicyError when the policy breaks its contract.
+        """
+        ledger = self.ledger
+        if now_ms - self._ticked_ms >= TICK_MS:
+            # Only views show what a tick changes, so one before the next view does for all that are due.
+            self._ticked_ms = now_ms
+            ledger.apply(ev.Tick(now_ms))
+        view = ledger.view(request, tried)
+        decision = self._policy.decide(request, view, self._timing, now_ms, decision_rng(self._seed, request.id))
+        if self._on_decision is not None:
+            self._on_decision(request, decision)
+        worker = decision.worker
+        if worker is None:
+            return None
+        if worker not in view.workers:
+            raise PolicyError(f"the policy {self._policy.name} chose {worker}, which is no candidate")
+        row = view.workers.index(worker)
+        reason = int(view.table[Column.EXCLUSION, row])
+        if reason:
+            excluded = Exclusion(reason).text
+            raise PolicyError(f"the policy {self._policy.name} chose {worker}, which is excluded: {excluded}")
+        cached, exact = int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
+        ledger.apply(ev.Dispatched(request.id, worker, now_ms, cached, exact))
+        return worker

@@ -1,0 +1,131 @@
+"""Setup: the fleet that a simulation runs, and what it does not leave to chance."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.worker import Role
+from pointsman.core.timing.profiles import Profile
+
+BLOCK_TOKENS_WITHOUT_IDS = 16
+"""Block size for traces that name no blocks, and so none to keep."""
+
+
+class RouteKey(enum.StrEnum):
+    """What of a trace's request is its route key."""
+
+    SESSION = "session"
+    TENANT = "tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """Workers that are alike."""
+
+    profile: Profile
+    count: int
+    role: Role = Role.BOTH
+    slow: float = 1.0
+    """All its steps take so many times what the profile says."""
+    started_ms: float | None = None
+    """When its processes are started: workers join `Setup.startup_ms` later. None: they are there from the start."""
+    models: tuple[str, ...] = ()
+    """Models that it serves; empty: all of the trace's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker's process dies."""
+
+    worker: int
+    """Number of the worker, counted through the groups."""
+    at_ms: float
+    back_after_ms: float | None = None
+    """When it is started again, after its death; it joins `Setup.startup_ms` later with an empty cache. None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A worker gets no new requests from then on."""
+
+    worker: int
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Times in ms of the trace's clock. Raises ConfigError for what can't be."""
+
+    groups: tuple[WorkerGroup, ...]
+    block_tokens: int | None = None
+    """KV block size of all engines; None: the trace's, or 16 where it names no blocks."""
+    max_num_seqs: int = 256
+    """Sequences that an engine computes side by side."""
+    max_batched_tokens: int = 8192
+    """Token budget of one step of an engine."""
+    max_context_tokens: int | None = None
+    """Prompt and answer together; None: what fits into the KV cache."""
+    prefix_caching: bool = True
+    front_end_ms: float = 0.0
+    """Fixed time of the front end between a request's arrival and its decision."""
+    kv_events: bool = True
+    """Engines announce their blocks, so that the ledger knows exactly what they hold; else it knows what was sent."""
+    kv_event_delay_ms: float = 1.0
+    """From the end of the step that stored or evicted a block until the ledger hears of it."""
+    metrics_every_ms: float = 5_000.0
+    """How often the load of each engine is read; 0: before each decision."""
+    startup_ms: float = 0.0
+    """From the start of a worker's process until it takes requests."""
+    failures: tuple[Failure, ...] = ()
+    drains: tuple[Drain, ...] = ()
+    queue_limit: int | None = None
+    """Requests waiting at an engine, as last read, from which on it gets no more."""
+    retries: int = 0
+    """How often a request is tried again that lost its worker before its first token. The live front end never does."""
+    step_noise: float = 0.0
+    """Spread of step times: standard deviation of their logarithm, drawn once for each run of steps."""
+    recorded_times: bool = False
+    """Requests that wait for an answer in the trace come when they did, whenever that answer comes."""
+    route_key: RouteKey | None = RouteKey.SESSION
+    prefix_ttl_ms: float = field(default=3_600_000.0)
+    """How long what was sent to a worker without KV events counts as held there."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError("a simulation needs at least one worker")
+        for group in self.groups:
+            if group.count < 1:
+                raise ConfigError(f"a group of {group.profile.name} needs at least one worker, not {group.count}")
+            if not group.slow > 0:
+                raise ConfigError(f"slow must be above 0, not {group.slow} ({group.profile.name})")
+        for name in ("block_tokens", "max_num_seqs", "max_batched_tokens", "max_context_tokens", "queue_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        for name in ("front_end_ms", "kv_event_delay_ms", "metrics_every_ms", "startup_ms", "retries", "step_noise"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        for change in (*self.failures, *self.drains):
+            if not 0 <= change.worker < self.workers:
+                raise ConfigError(f"{change} names worker {change.worker} of {self.workers} (the first is 0)")
+
+    @property
+    def workers(self) -> int:
+        """Workers in all groups."""
+        return sum(group.count for group in self.groups)
+
+    def blocks_for(self, trace_block_tokens: int) -> int:
+        """Tokens a KV block, for a trace with blocks of that size (0: it has none). Raises ConfigError."""
+        wanted = self.block_tokens
+        if not trace_block_tokens:
+            return wanted or BLOCK_TOKENS_WITHOUT_IDS
+        if wanted is None:
+            return trace_block_tokens
+        if wanted % trace_block_tokens and trace_block_tokens % wanted:
+            raise ConfigError(
+                f"block_tokens {wanted} does not go with the trace's blocks of {trace_block_tokens} tokens: "
+                "one must be a multiple of the other"
+            )
+        return wanted

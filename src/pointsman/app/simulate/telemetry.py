@@ -1,0 +1,70 @@
+"""Telemetry: what engines say of themselves: health and load now and then, KV events with every run of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pointsman.app.simulate.setup import Setup
+from pointsman.app.simulate.worker import ModelledWorker
+from pointsman.core.engine_model.events import BlockRemoved, BlockStored, KvEvent
+from pointsman.core.ledger import events as ev
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.token_keys import KeySpec
+from pointsman.core.model.worker import WorkerId
+
+PROBES_EVERY_MS = 5_000.0
+"""How often an engine's health is read where its load is read before each decision."""
+
+
+class Telemetry:
+    """Tells the ledger. KV events come as keys: the hashes of modelled engines are the keys of the blocks."""
+
+    def __init__(self, ledger: Ledger, setup: Setup, spec: KeySpec) -> None:
+        self._ledger = ledger
+        self._spec = spec
+        self._kv_events = setup.kv_events
+        self.before_each_decision = setup.metrics_every_ms == 0
+        self.every_ms = setup.metrics_every_ms or PROBES_EVERY_MS
+
+    def joined(self, worker: ModelledWorker, now_ms: float) -> None:
+        """A process is up: it joins, answers its first probe, and its feed of KV events begins at its start."""
+        apply = self._ledger.apply
+        apply(ev.WorkerJoined(worker.spec, now_ms))
+        self.read(worker, now_ms)
+        if self._kv_events:
+            apply(ev.KvFeedChanged(worker.id, now_ms, ev.KvFeedState.COMPLETE, "modelled"))
+
+    def read(self, worker: ModelledWorker, now_ms: float) -> None:
+        """A probe. Nobody knows of a worker that never joined."""
+        if worker.alive:
+            self._ledger.apply(ev.HealthRead(worker.id, now_ms, True, True, "modelled"))
+            self._load(worker, now_ms)
+        elif worker.incarnation:
+            self._ledger.apply(ev.HealthRead(worker.id, now_ms, False, False, "connection refused"))
+
+    def refresh(self, workers: Iterable[ModelledWorker], now_ms: float) -> None:
+        """Read the load of all workers where it may have changed."""
+        for worker in workers:
+            if worker.unread and worker.alive:
+                self._load(worker, now_ms)
+
+    def _load(self, worker: ModelledWorker, now_ms: float) -> None:
+        worker.unread = False
+        engine = worker.engine
+        self._ledger.apply(
+            ev.MetricsRead(
+                worker.id, now_ms, engine.running, engine.waiting, engine.kv_use, worker.spec.kv_capacity_tokens
+            )
+        )
+
+    def blocks(self, worker: WorkerId, events: Sequence[KvEvent], now_ms: float) -> None:
+        """What an engine's cache gained and lost."""
+        apply = self._ledger.apply
+        for event in events:
+            if isinstance(event, BlockStored):
+                hashes = event.block_hashes
+                apply(ev.BlocksStored(worker, now_ms, hashes, None, b"", self._spec, keys=hashes))
+            elif isinstance(event, BlockRemoved):
+                apply(ev.BlocksRemoved(worker, now_ms, event.block_hashes))
+            else:
+                apply(ev.BlocksCleared(worker, now_ms))

@@ -1,0 +1,228 @@
+"""ModelledWorker: one engine in virtual time: which run of steps it is in, until when, and what it did so far."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+
+from pointsman.app.simulate.flight import Flight
+from pointsman.app.simulate.intervals import IntervalCounter
+from pointsman.app.simulate.outcome import WorkerTotals
+from pointsman.app.simulate.setup import Setup, WorkerGroup
+from pointsman.core.engine_model.config import EngineConfig
+from pointsman.core.engine_model.engine import EngineModel, StepResult
+from pointsman.core.engine_model.events import KvEvent
+from pointsman.core.engine_model.request import LengthRequest
+from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
+
+PROGRESS_EVERY_TOKENS = 32
+"""How often a stream tells the ledger that its KV grew; the live relay's figure."""
+MOST_STEPS = PROGRESS_EVERY_TOKENS
+"""Longest run of steps: the ledger hears of tokens when a run ends, never later than the next report would be due."""
+
+
+class ModelledWorker:
+    """`number` counts through the groups. All methods are told what time it is."""
+
+    def __init__(
+        self, number: int, group: WorkerGroup, models: tuple[str, ...], block_tokens: int, setup: Setup
+    ) -> None:
+        profile = group.profile
+        self.number = number
+        self.group = group
+        self.block_tokens = block_tokens
+        num_blocks = profile.num_blocks(block_tokens)
+        capacity = num_blocks * block_tokens
+        self._config = EngineConfig(
+            step=profile.step,
+            num_blocks=num_blocks,
+            block_size=block_tokens,
+            max_num_seqs=setup.max_num_seqs,
+            max_batched_tokens=max(setup.max_batched_tokens, setup.max_num_seqs),
+            max_model_len=min(setup.max_context_tokens or capacity, capacity),
+            prefix_caching=setup.prefix_caching,
+        )
+        self.spec = WorkerSpec(
+            id=worker_id(f"w{number}"),
+            url=f"sim://w{number}",
+            kind="vllm",
+            models=group.models or models,
+            role=group.role,
+            gpu_count=profile.tensor_parallel,
+            kv_capacity_tokens=capacity,
+            block_size_tokens=block_tokens if setup.kv_events else None,
+            max_context_tokens=self._config.max_model_len,
+            max_batch_size=setup.max_num_seqs,
+            queue_depth_threshold=setup.queue_limit,
+        )
+        self._noise = setup.step_noise
+        self.alive = False
+        self.incarnation = 0
+        self.run = 0
+        """Changes whenever the end of the run that it is in does: an end that was foreseen before is void."""
+        self.end_ms = math.inf
+        """End of the run that it is in; inf: it computes nothing."""
+        self.flights: dict[str, Flight] = {}
+        """By the id of their request."""
+        self.unread = True
+        """Something changed since its load was last read."""
+        self.announcements: deque[list[KvEvent]] = deque()
+        """KV events on their way to the ledger, a batch a run."""
+        self._engine = EngineModel(self._config)
+        self._begin_ms = 0.0
+        self._factor = 1.0
+        self._steps = 0
+        self._reports: dict[int, list[Flight]] = {}
+        """Steps since the start, when a flight's next report is due → the flights."""
+        self._up_ms = 0.0
+        self._busy_ms = 0.0
+        self._gpu_ms = 0.0
+        self._preemptions = 0
+        self._requests = self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
+
+    @property
+    def id(self) -> WorkerId:
+        """As the ledger knows it."""
+        return self.spec.id
+
+    @property
+    def engine(self) -> EngineModel:
+        """The process that runs there now."""
+        return self._engine
+
+    # ---- the process
+
+    def start(self, now_ms: float) -> None:
+        """It is up, with an empty cache."""
+        self.alive = True
+        self.incarnation += 1
+        self._up_ms = now_ms
+
+    def die(self, now_ms: float) -> list[Flight]:
+        """It is gone with all that it held; returns what was there."""
+        lost = list(self.flights.values())
+        self.close(now_ms)
+        self.alive = False
+        self._engine = EngineModel(self._config)
+        self.flights.clear()
+        self.announcements.clear()
+        self._reports.clear()
+        return lost
+
+    def close(self, now_ms: float) -> None:
+        """Settle the totals."""
+        if self.end_ms < math.inf:
+            self._busy_ms += now_ms - self._begin_ms
+            self._void()
+        if self.alive:
+            self._gpu_ms += (now_ms - self._up_ms) * self.group.profile.tensor_parallel
+        self._preemptions += self._engine.preemptions
+
+    # ---- work
+
+    def take(self, flight: Flight, now_ms: float) -> None:
+        """A request arrives. Raises RequestRefusedError."""
+        asked, prompt = flight.asked, flight.prompt
+        request = LengthRequest(
+            flight.request.id,
+            asked.prompt_tokens,
+            asked.output_tokens,
+            block_hashes=prompt.keys,
+            answer_hashes=prompt.answer_keys,
+        )
+        (flight.sequence,) = self._engine.add(request, now_ms)
+        flight.worker = self.number
+        self.flights[request.id] = flight
+        self._requests += 1
+        self.unread = True
+
+    def begin(self, now_ms: float, rng: random.Random | None) -> bool:
+        """Begin the next run of steps; False when there is nothing to compute."""
+        step = self._engine.begin_step(now_ms, MOST_STEPS)
+        if step is None:
+            return False
+        factor = self.group.slow
+        if rng is not None:
+            factor *= math.exp(rng.gauss(0.0, self._noise) - self._noise * self._noise / 2)
+        self._factor = factor
+        self._begin_ms = now_ms
+        self.end_ms = now_ms + step.duration_ms * factor
+        self.run += 1
+        return True
+
+    def cut(self, now_ms: float) -> bool:
+        """Something happened: the run ends with the step that it is in. True when that is earlier than foreseen."""
+        inside_ms = (now_ms - self._begin_ms) / self._factor
+        end_ms = self._begin_ms + self._engine.cut_step(self._begin_ms + inside_ms) * self._factor
+        if end_ms >= self.end_ms:
+            return False
+        self.end_ms = max(end_ms, now_ms)
+        self.run += 1
+        return True
+
+    def finish(self, itl: IntervalCounter) -> StepResult:
+        """The run ended, at `end_ms`."""
+        duration_ms = self.end_ms - self._begin_ms
+        result = self._engine.finish_step(self.end_ms)
+        self._busy_ms += duration_ms
+        self._void()
+        self.unread = True
+        if result.decodes:
+            itl.add(duration_ms / result.steps, result.decodes * result.steps)
+        return result
+
+    def _void(self) -> None:
+        self.run += 1
+        self.end_ms = math.inf
+
+    # ---- tokens
+
+    def started(self, flight: Flight) -> None:
+        """A flight had its first token with the run that just ended: its next report comes with its 32nd."""
+        self._report_after(flight, PROGRESS_EVERY_TOKENS - 1)
+
+    def reports(self, steps: int) -> list[tuple[Flight, int]]:
+        """Flights whose report is due after so many more steps, and how many tokens are new."""
+        due: list[tuple[Flight, int]] = []
+        if not self._reports:
+            self._steps += steps
+            return due
+        for _ in range(steps):
+            self._steps += 1
+            for flight in self._reports.pop(self._steps, ()):
+                if flight.sequence is None:
+                    continue
+                new = flight.sequence.generated - flight.reported_tokens
+                if new < PROGRESS_EVERY_TOKENS:
+                    self._report_after(flight, PROGRESS_EVERY_TOKENS - new)  # it was preempted meanwhile
+                    continue
+                due.append((flight, new))
+                flight.reported_tokens += new
+                self._report_after(flight, PROGRESS_EVERY_TOKENS)
+        return due
+
+    def _report_after(self, flight: Flight, steps: int) -> None:
+        self._reports.setdefault(self._steps + steps, []).append(flight)
+
+    def ended(self, flight: Flight, *, output_tokens: int, cached_tokens: int) -> None:
+        """A flight's answer is complete."""
+        del self.flights[flight.request.id]
+        self._prompt_tokens += flight.asked.prompt_tokens
+        self._cached_tokens += cached_tokens
+        self._output_tokens += output_tokens
+
+    def totals(self) -> WorkerTotals:
+        """After `close`."""
+        return WorkerTotals(
+            id=self.id,
+            profile=self.group.profile.name,
+            gpus=self.group.profile.tensor_parallel,
+            busy_ms=self._busy_ms,
+            gpu_ms=self._gpu_ms,
+            requests=self._requests,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            output_tokens=self._output_tokens,
+            preemptions=self._preemptions,
+        )
