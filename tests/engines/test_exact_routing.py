@@ -20,7 +20,7 @@ STEP_LIMIT_S = 15.0
 JOIN_LIMIT_S = 90.0
 CHECKED = "KV events checked: its tokens and blocks are those of the router"
 CONFIGURATION = """\
-control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 1s, debug_headers: true}}
+control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true}}
 {routing}
 execution-group:
   nodes:
@@ -123,6 +123,17 @@ class FrontEnd:
 
         await until(there, STEP_LIMIT_S, f"{name} announces {wanted} tokens")
 
+    async def at_rest(self, name: str) -> dict[str, object]:
+        """Its status once no request is under way: an answer ends for its client before it is counted."""
+        seen: dict[str, object] = {}
+
+        async def resting() -> bool:
+            seen.update(await self.worker(name))
+            return seen["running"] == 0
+
+        await until(resting, STEP_LIMIT_S, f"no request is under way at {name}")
+        return seen
+
     async def complete_view(self, name: str, limit_s: float = JOIN_LIMIT_S) -> None:
         """Waits until the engine's own word is used."""
 
@@ -132,8 +143,26 @@ class FrontEnd:
 
         await until(is_complete, limit_s, f"the view of {name} is complete")
 
-    def log(self) -> str:
-        return self.server.log.read_text(errors="replace")
+    async def checked(self, name: str, times: int = 1) -> None:
+        """Waits until the log tells of so many checks that the engine agreed in; fails where it tells of more."""
+
+        async def said() -> bool:
+            return self.checks(name) >= times
+
+        await until(said, STEP_LIMIT_S, f"{name} is checked {times} times")
+        assert self.checks(name) == times
+
+    def checks(self, name: str) -> int:
+        """How many checks of the engine the log tells of in which it agreed."""
+        return self.server.log.read_text(errors="replace").count(f" {name}: {CHECKED}")
+
+    async def logged(self, line: str) -> None:
+        """Waits until the log has it."""
+
+        async def there() -> bool:
+            return line in self.server.log.read_text(errors="replace")
+
+        await until(there, STEP_LIMIT_S, line)
 
 
 async def until(holds: Callable[[], Awaitable[bool]], limit_s: float, what: str) -> None:
@@ -231,15 +260,11 @@ def turn(messages: Messages, answer: Answer, question: str) -> Messages:
 
 async def test_each_vllm_is_checked_when_it_joins(fleet: FrontEnd):
     for name in fleet.engines:
-        await until(lambda name=name: has(fleet, f"{name}: {CHECKED}"), STEP_LIMIT_S, f"the check of {name}")
+        await fleet.checked(name)
         kv = (await fleet.worker(name))["kv"]
         assert (kv["state"], kv["confidence"], kv["block_size_tokens"]) == ("complete", 1.0, 32)
         assert kv["blocks"]["gpu"] >= 3
     assert (await fleet.status())["policy_in_force"] == "kv"
-
-
-async def has(front_end: FrontEnd, line: str) -> bool:
-    return line in front_end.log()
 
 
 async def test_the_second_turn_goes_where_the_first_was(fleet: FrontEnd):
@@ -265,7 +290,7 @@ async def test_a_prompt_is_found_that_was_sent_past_the_router(fleet: FrontEnd, 
 
 
 async def test_vllm_reports_what_was_predicted(fleet: FrontEnd):
-    before = {name: await fleet.worker(name) for name in fleet.engines}
+    before = {name: await fleet.at_rest(name) for name in fleet.engines}
     system = [{"role": "system", "content": "You are brief, and you count parts of tales with care. " * 4}]
     chats = {who: [*system, *story(who, 60)] for who in ("Alan", "Kurt", "Emmy", "Sofia")}
     fields = {
@@ -284,7 +309,7 @@ async def test_vllm_reports_what_was_predicted(fleet: FrontEnd):
             chats[who] = turn(messages, answer, f"{who} asks what part {number} means, and why it was told so early.")
     assert sum(answer.cached_tokens for answer in seen[4:]) > 0.5 * sum(answer.prompt_tokens for answer in seen[4:])
     for name, was in before.items():
-        now = await fleet.worker(name)
+        now = await fleet.at_rest(name)
         predicted = now["predicted_cached_tokens"] - was["predicted_cached_tokens"]
         assert predicted == now["reported_cached_tokens"] - was["reported_cached_tokens"]
         assert now["drift"] in (None, 0.0)
@@ -345,8 +370,8 @@ async def test_another_tokenizer_is_named_and_not_used(serve, vllms, session, mo
     with serve("pointsman-wrong", vllms, {"tiny": str(wrong)}) as server:
         front_end = FrontEnd(server, vllms, session)
         for name in vllms:
-            line = f"{name}: what it holds can't be looked up exactly: its tokens differ from the router's from number"
-            await until(lambda line=line: has(front_end, line), STEP_LIMIT_S, line)
+            what = "what it holds can't be looked up exactly: its tokens differ from the router's from number"
+            await front_end.logged(f"{name}: {what}")
             kv = (await front_end.worker(name))["kv"]
             assert kv["confidence"] == 0.0
             assert "set routing.tokenizers to the directory that it loads its own from" in kv["reason"]
@@ -370,13 +395,14 @@ async def test_a_router_that_starts_later_learns_what_is_there(serve, vllms, ses
         front_end = FrontEnd(server, vllms, session)
         for name in vllms:
             await front_end.complete_view(name)
-            await until(lambda name=name: has(front_end, f"{name}: {CHECKED}"), STEP_LIMIT_S, f"the check of {name}")
+            await front_end.checked(name)
         answer = await front_end.chat(told)
         assert answer.worker == "two/0"
         assert answer.cached_tokens == answer.predicted_tokens > 200
 
 
 async def test_a_killed_vllm_comes_back_without_a_stale_hit(fleet: FrontEnd):
+    await fleet.checked("two")  # else the engine would be killed in the middle of its first check
     told = story("Frances")
     await fleet.chat(told, pin="two")
     await fleet.told("two", told)
@@ -391,17 +417,17 @@ async def test_a_killed_vllm_comes_back_without_a_stale_hit(fleet: FrontEnd):
         worker = await fleet.worker("two")
         return worker["state"] == "ready" and worker["kv"]["confidence"] == 1.0 and bool(worker["kv"]["blocks"])
 
-    await until(back, JOIN_LIMIT_S, "the engine that was restarted is checked again")
+    await until(back, JOIN_LIMIT_S, "the engine that was restarted is back")
     again = await fleet.chat(told, pin="two")
     assert again.cached_tokens == again.predicted_tokens == 0
     await fleet.told("two", told)
     last = await fleet.chat(turn(told, again, "And then?"), pin="two")
     assert last.cached_tokens == last.predicted_tokens > 200
-    assert fleet.log().count(f"two: {CHECKED}") == 2
+    await fleet.checked("two", times=2)
 
 
 async def test_sglang_is_checked_when_it_joins(sglang_fleet: FrontEnd):
-    await until(lambda: has(sglang_fleet, f"told: {CHECKED}"), STEP_LIMIT_S, "the check")
+    await sglang_fleet.checked("told")
 
     told, silent = [(await sglang_fleet.worker(name))["kv"] for name in ("told", "silent")]
 
@@ -432,14 +458,14 @@ async def test_sglang_reports_what_was_predicted(sglang_fleet: FrontEnd):
             seen.append(answer)
             chats[who] = turn(messages, answer, f"{who} asks what part {number} means, and why it was told so early.")
     assert sum(answer.cached_tokens for answer in seen[3:]) > 0.5 * sum(answer.prompt_tokens for answer in seen[3:])
-    assert (await sglang_fleet.worker("told"))["drift"] in (None, 0.0)
+    assert (await sglang_fleet.at_rest("told"))["drift"] in (None, 0.0)
 
 
 async def test_a_flushed_cache_of_sglang_leaves_no_stale_hit(sglang_fleet: FrontEnd):
     await sglang_fleet.chat(story("Donald"), pin="told")
     await sglang_fleet.told("told", story("Donald"))
 
-    await sglang_fleet.post("told", "/flush_cache")
+    await until(lambda: flushed(sglang_fleet, "told"), STEP_LIMIT_S, "SGLang flushes its cache")
 
     async def emptied() -> bool:
         return not (await sglang_fleet.worker("told"))["kv"]["blocks"].get("gpu", 0)
@@ -447,6 +473,12 @@ async def test_a_flushed_cache_of_sglang_leaves_no_stale_hit(sglang_fleet: Front
     await until(emptied, STEP_LIMIT_S, "the view is emptied")
     again = await sglang_fleet.chat(story("Donald"), pin="told")
     assert again.cached_tokens == again.predicted_tokens == 0
+
+
+async def flushed(front_end: FrontEnd, name: str) -> bool:
+    """SGLang refuses to flush for as long as its scheduler is not through with the last request."""
+    async with front_end.session.post(front_end.engines[name].url + "/flush_cache") as response:
+        return response.status == 200
 
 
 async def test_salted_prompts_of_sglang_are_not_looked_up_exactly(sglang_fleet: FrontEnd):

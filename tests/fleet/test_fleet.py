@@ -50,7 +50,7 @@ def client(up_fleet, engine) -> Iterator[openai.OpenAI]:
 def test_a_client_that_leaves_its_stream_frees_the_engine_within_a_second(up_fleet, engine, client) -> None:
     stream = client.chat.completions.create(stream=True, max_tokens=1500, extra_body={"ignore_eos": True}, **REQUEST)
     next(iter(stream))
-    assert busy_slots(engine["url"]) == 1
+    wait_for(lambda: busy_slots(engine["url"]) == 1, 10.0)
     stream.close()
     wait_for(lambda: busy_slots(engine["url"]) == 0, 1.0)
     wait_for(lambda: up_fleet.running() == 0, 1.0)
@@ -82,6 +82,7 @@ def test_conversations_find_their_cache_under_the_prefix_policy(up_fleet) -> Non
                 said.append({"role": "assistant", "content": answer.choices[0].message.content})
             assert len(workers) == 1
             assert cached[-1] > 0.7
+    wait_for(lambda: up_fleet.running() == 0, 10.0)  # an answer ends for its client before it is counted
     first = [w for w in up_fleet.status()["workers"] if "first" in w["models"]]
     predicted = sum(w["predicted_cached_tokens"] for w in first)
     reported = sum(w["reported_cached_tokens"] for w in first)

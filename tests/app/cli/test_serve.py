@@ -48,8 +48,8 @@ def ready(url: str) -> None:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
-    for first in range(20000 + os.getpid() % 20000, 60000, count):
+    """The first of `count` free ports in a row, below those that the system gives to clients meanwhile."""
+    for first in range(20000 + os.getpid() % 10000, 32000, count):
         try:
             for port in range(first, first + count):
                 with socket.create_server(("127.0.0.1", port)):
@@ -67,6 +67,7 @@ def test_serve_status_policies(start: Start, tmp_path: Path, capsys: pytest.Capt
     line = front.line("pointsman serves")
     url, admin = line.split()[2].removesuffix("/v1"), line.split("admin: ")[1].split(";")[0]
     ready(url)
+    wait_until(lambda: ready_workers(admin) == 2)
     code, worker = post(url, {"model": "m", "prompt": "hello", "max_tokens": 2})
     assert code == 200
     assert worker.endswith("/0")
@@ -174,18 +175,20 @@ def test_processes_share_a_port_and_a_policy_and_are_watched(
     wait_until(lambda: policy_at(admin_urls[0]) == "round_robin")
 
     (child,) = [p for p in front.family() if p.pid != front.process.pid and listens_at(p, port + 1)]
+    front.process.send_signal(signal.SIGSTOP)  # else the killed one may be back before both commands have run
     child.send_signal(signal.SIGKILL)
-    child.wait(30)
+    wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE)
     assert main.run(["policies", "set", "least_loaded", "--admin-url", admin_urls[1]]) == 2
     said = capsys.readouterr().err
     assert "round_robin → least_loaded at 1 of 2 front ends" in said
     assert f"not at {admin_urls[0]} (connection refused)" in said
     assert main.run(["status", "--admin-url", admin_urls[1]]) == 2
     assert f"no front end answers at {admin_urls[0]}" in capsys.readouterr().err
+    front.process.send_signal(signal.SIGCONT)
     front.line("starting it again")
     for admin_port in (port + 1, port + 2):
         wait_for_admin(admin_port)
-    assert [policy_at(url) for url in admin_urls] == ["least_loaded", "least_loaded"]
+    wait_until(lambda: [policy_at(url) for url in admin_urls] == ["least_loaded", "least_loaded"])
     assert len(front.family()) == 3
     assert front.stop(signal.SIGTERM) == 0
     assert front.family() == []
@@ -201,6 +204,11 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def ready_workers(admin_url: str) -> int:
+    with urllib.request.urlopen(f"{admin_url}/v1/status", timeout=5) as answer:
+        return sum(worker["state"] == "ready" for worker in json.load(answer)["workers"])
 
 
 def policy_at(admin_url: str) -> str:

@@ -18,7 +18,7 @@ from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 
-QUICK = ProbeTiming(interval_s=0.05, first_retry_s=0.01)
+QUICK = ProbeTiming(interval_s=0.2, first_retry_s=0.01)
 
 
 class Events:
@@ -153,7 +153,7 @@ async def test_an_unexpected_error_costs_one_round(make_engine, prober_of, vllm_
 
     await events.until(lambda event: isinstance(event, HealthRead))
     assert "surprise" in caplog.text
-    assert caplog.records[-1].levelno == logging.ERROR
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
 
 
 async def test_https_engine_with_a_private_authority(make_engine, prober_of, vllm_answers):
