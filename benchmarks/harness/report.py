@@ -74,9 +74,7 @@ def replace_section(page: str, name: str, text: str, page_name: str = PAGE.name)
     before, opened, rest = page.partition(start)
     _, closed, after = rest.partition(end)
     if not opened or not closed:
-        raise BenchmarkError(
-            f"docs/{page_name} lacks the markers {start} and {end}: put them where the table belongs"
-        )
+        raise BenchmarkError(f"docs/{page_name} lacks the markers {start} and {end}: put them where the table belongs")
     return f"{before}{start}\n{text.strip()}\n{end}{after}"
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
 from peers_policies.facts import Facts, Floats
 from peers_policies.scored import Scored
 from pointsman.core.model.request import Request
-from pointsman.core.model.view import FleetView
+from pointsman.core.model.view import Column, FleetView
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.timing.step import StepCoefficients
 
@@ -22,24 +20,40 @@ def prefill_ms(step: StepCoefficients, prompt: float, cached: Floats) -> Floats:
     return times
 
 
-class LocalCacheAware(Scored):
-    """The least queue time plus own prefill time; nodes are first come, first served, so both are known."""
+class _FifoNodes(Scored):
+    """Nodes that compute one prompt at a time, first come, first served: when each is free is known."""
 
-    name = "local cache-aware"
     unit = "ms"
 
     def __init__(self, step: StepCoefficients) -> None:
         self._step = step
         self._free_ms: dict[WorkerId, float] = {}
-        self._last: Mapping[WorkerId, float] = {}
 
-    def scores(self, request: Request, view: FleetView, facts: Facts, rows: NDArray[np.intp], now_ms: float) -> Floats:
-        own = prefill_ms(self._step, facts.prompt, facts.matched)
+    def queue_ms(self, view: FleetView, now_ms: float) -> Floats:
+        """Until each has computed what it was given."""
         free = np.array([self._free_ms.get(worker, 0.0) for worker in view.workers])
-        scores: Floats = np.maximum(0.0, free - now_ms) + own
-        self._last = dict(zip(view.workers, scores.tolist(), strict=True))
-        return scores
+        return np.maximum(0.0, free - now_ms)
 
     def chosen(self, request: Request, view: FleetView, row: int, now_ms: float) -> None:
         worker = view.workers[row]
-        self._free_ms[worker] = now_ms + self._last[worker]
+        cached = view.column(Column.CACHED_TOKENS)[row : row + 1].astype(np.float64)
+        begins_ms = max(now_ms, self._free_ms.get(worker, 0.0))
+        self._free_ms[worker] = begins_ms + float(prefill_ms(self._step, request.prompt_tokens, cached)[0])
+
+
+class ShortestQueue(_FifoNodes):
+    """Load balance: the least queue time."""
+
+    name = "load balance"
+
+    def scores(self, request: Request, view: FleetView, facts: Facts, rows: NDArray[np.intp], now_ms: float) -> Floats:
+        return self.queue_ms(view, now_ms)
+
+
+class LocalCacheAware(_FifoNodes):
+    """The least queue time plus own prefill time."""
+
+    name = "local cache-aware"
+
+    def scores(self, request: Request, view: FleetView, facts: Facts, rows: NDArray[np.intp], now_ms: float) -> Floats:
+        return self.queue_ms(view, now_ms) + prefill_ms(self._step, facts.prompt, facts.matched)
