@@ -43,6 +43,7 @@ def simulate(
     policy: Policy,
     *,
     seed: int = 0,
+    policy_seed: int | None = None,
     shuffle_ties: bool = False,
     clients: int | None = None,
     on_progress: OnProgress | None = None,
@@ -52,6 +53,7 @@ def simulate(
 
     Args:
         seed: of the policy's chance, the noise of steps and the order of simultaneous events. Same seed, same outcome.
+        policy_seed: of the policy's chance alone, where two that differ only by that are compared; None: `seed`.
         shuffle_ties: events of one moment happen in random order instead of a fixed one.
         clients: closed loop with so many clients; None: requests come when the trace says.
         on_progress: called about 200 times.
@@ -59,7 +61,8 @@ def simulate(
 
     Raises ConfigError for a setup that can't be run, PolicyError for a policy that breaks its contract.
     """
-    simulation = _Simulation(trace, setup, policy, seed, shuffle_ties, clients, on_decision)
+    chance = seed if policy_seed is None else policy_seed
+    simulation = _Simulation(trace, setup, policy, seed, chance, shuffle_ties, clients, on_decision)
     return simulation.run(on_progress)
 
 
@@ -72,6 +75,7 @@ class _Simulation:
         setup: Setup,
         policy: Policy,
         seed: int,
+        policy_seed: int,
         shuffle_ties: bool,
         clients: int | None,
         on_decision: OnDecision | None,
@@ -86,7 +90,9 @@ class _Simulation:
         self._workers = _workers(trace, setup, self._prompts.block_tokens)
         self._by_id: dict[WorkerId, ModelledWorker] = {worker.id: worker for worker in self._workers}
         timing = {worker.id: worker.group.profile.step for worker in self._workers}
-        self._front_end = FrontEnd(policy, self._prompts.block_tokens, setup.prefix_ttl_ms, timing, seed, on_decision)
+        self._front_end = FrontEnd(
+            policy, self._prompts.block_tokens, setup.prefix_ttl_ms, timing, policy_seed, on_decision
+        )
         self._ledger = self._front_end.ledger
         self._telemetry = Telemetry(self._ledger, setup, self._prompts.spec)
         self._records = Records(trace)
