@@ -51,7 +51,7 @@ class Interval:
             self.prefill_squares,
             self.starts,
         )
-        if not min(sums) >= 0 or not 0 < self.weight <= 1:
+        if not all(value >= 0 for value in sums) or not 0 < self.weight <= 1:
             raise ConfigError(f"an interval's sums must be at least 0 and its weight in (0, 1]: {self}")
         if self.steps == 0 and self.prefill_tokens == 0:
             raise ConfigError("an interval without a step tells nothing")

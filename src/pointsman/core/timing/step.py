@@ -1,7 +1,7 @@
 """Step time of one engine: how long one pass through the model takes.
 
-`step_ms = a + b·C + c·Σctx/1000 + d·prefill_tokens + q·Σ(end² − start²)` with C sequences decoded in the step, ctx their
-KV tokens, and a chunk of a prompt computed from token `start` to token `end`: attention within the prompt.
+`step_ms = a + b·C + c·Σctx/1000 + d·prefill_tokens + q·Σ(end² − start²)` with C sequences decoded in the step, ctx
+their KV tokens, and a chunk of a prompt computed from token `start` to token `end`: attention within the prompt.
 """
 
 from __future__ import annotations
