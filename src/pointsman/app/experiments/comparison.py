@@ -1,0 +1,83 @@
+"""Policies compared pair by pair on the same seeds, corrected for the number of comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from pointsman.app.experiments.measures import MEASURES, Kind
+from pointsman.app.experiments.statistics import CONFIDENCE, Difference, difference, holm
+
+Metrics = Mapping[str, float]
+"""Value by measure; nan where there is none."""
+BySeed = Mapping[int, Metrics]
+
+MATTERS = {Kind.POSITIVE: 0.01, Kind.SHARE: 0.005, Kind.COUNT: 0.0}
+"""Differences below this are not called a difference, however certain: 1 %, or half a percentage point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One measure of two policies. `difference` is `first` against `second`."""
+
+    first: str
+    second: str
+    key: str
+    difference: Difference
+    p_corrected: float
+    """Corrected over all comparisons made together (Holm)."""
+
+    @property
+    def significant(self) -> bool:
+        """Unlikely to be chance, and large enough to matter."""
+        large = abs(self.difference.value) >= MATTERS[MEASURES[self.key].kind]
+        return large and self.p_corrected < 1 - CONFIDENCE
+
+    @property
+    def first_is_better(self) -> bool:
+        """Whether `first` has the better value, significant or not."""
+        return (self.difference.value < 0) == MEASURES[self.key].less_is_better
+
+    def seen_from(self, label: str) -> Comparison:
+        """The same with `label` as `first`."""
+        if label == self.first:
+            return self
+        if label != self.second:
+            raise ValueError(f"{label} is neither {self.first} nor {self.second}")
+        return Comparison(self.second, self.first, self.key, _turned(self.difference, self.key), self.p_corrected)
+
+
+def compare(points: Sequence[Mapping[str, BySeed]], keys: Sequence[str]) -> list[list[Comparison]]:
+    """All pairs of policies on all `keys`, at each point, on the seeds that both finished.
+
+    What has no value is left out. p values are corrected over all points together: whoever looks at twenty differences
+    finds one that is chance.
+    """
+    found = [list(_pairs(results, keys)) for results in points]
+    corrected = iter(holm([apart.p for pairs in found for *_, apart in pairs]))
+    return [
+        [Comparison(first, second, key, apart, next(corrected)) for first, second, key, apart in pairs]
+        for pairs in found
+    ]
+
+
+def _pairs(results: Mapping[str, BySeed], keys: Sequence[str]) -> Iterator[tuple[str, str, str, Difference]]:
+    for first, second in combinations(results, 2):
+        seeds = sorted(results[first].keys() & results[second].keys())
+        for key in keys:
+            ours, theirs = ([results[label][seed][key] for seed in seeds] for label in (first, second))
+            apart = difference(ours, theirs, MEASURES[key].kind)
+            if apart is not None:
+                yield first, second, key, apart
+
+
+def _turned(apart: Difference, key: str) -> Difference:
+    """The difference of the second against the first."""
+
+    def back(value: float) -> float:
+        return 1 / (1 + value) - 1 if MEASURES[key].kind is Kind.POSITIVE else -value
+
+    if apart.low is None or apart.high is None:
+        return Difference(back(apart.value), None, None, apart.p)
+    return Difference(back(apart.value), back(apart.high), back(apart.low), apart.p)

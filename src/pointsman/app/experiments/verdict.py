@@ -1,0 +1,125 @@
+"""The verdict in plain sentences: which policy is better at what, how sure that is, and what to beware of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pointsman.app.experiments.comparison import BySeed, Comparison
+from pointsman.app.experiments.measures import MEASURES, Kind, Unit, shown
+
+WITH_SLO = ("goodput_share", "ttft_p99_ms", "ttft_p50_ms", "tpot_mean_ms", "output_tokens_s")
+WITHOUT_SLO = WITH_SLO[1:]
+"""The measures that verdicts are about."""
+_FAILED_FROM = 0.001
+
+
+def leader(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], keys: Sequence[str]) -> str:
+    """The policy with the most significant wins less losses; among equals the one better on the first of `keys`.
+
+    Still equal: the first.
+    """
+    wins = dict.fromkeys(results, 0)
+    for each in comparisons:
+        if each.significant:
+            better, worse = (each.first, each.second) if each.first_is_better else (each.second, each.first)
+            wins[better] += 1
+            wins[worse] -= 1
+
+    def rank(label: str) -> tuple[float, ...]:
+        means = (_mean([metrics[key] for metrics in results[label].values()]) for key in keys)
+        signs = (1 if MEASURES[key].less_is_better else -1 for key in keys)
+        return (-wins[label], *(sign * mean for sign, mean in zip(signs, means, strict=True)))
+
+    return min(results, key=rank)
+
+
+def sentences(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], keys: Sequence[str]) -> list[str]:
+    """One sentence for each policy against the leader, then what to beware of."""
+    said: list[str] = []
+    told = {label: runs for label, runs in results.items() if runs}
+    if len(told) > 1:
+        best = leader(told, comparisons, keys)
+        for other in told:
+            between = [each.seen_from(best) for each in comparisons if {each.first, each.second} == {best, other}]
+            if other != best and between:
+                said.append(_between(best, other, between, results))
+    said.extend(_warnings(told))
+    return said
+
+
+def _between(best: str, other: str, comparisons: Sequence[Comparison], results: Mapping[str, BySeed]) -> str:
+    seeds = results[best].keys() & results[other].keys()
+    if len(seeds) < 2:
+        return _by_one_seed(best, other, comparisons)
+    better = [f"{_amount(each)} on {_name(each)}" for each in comparisons if each.significant and each.first_is_better]
+    worse = [
+        f"{_amount(each)} on {_name(each)}" for each in comparisons if each.significant and not each.first_is_better
+    ]
+    alike = [_name(each) for each in comparisons if not each.significant]
+    parts = []
+    if better:
+        parts.append(f"{best} beats {other} by {_listed(better)}")
+    if worse:
+        parts.append(f"{'it' if better else best} is worse{'' if better else f' than {other}'} by {_listed(worse)}")
+    if alike:
+        parts.append(
+            f"no significant difference {'' if parts else f'between {best} and {other} '}on {_listed(alike, 'or')}"
+        )
+    return _capitalised("; ".join(parts)) + "."
+
+
+def _by_one_seed(best: str, other: str, comparisons: Sequence[Comparison]) -> str:
+    apart = [
+        f"{_amount(each)} {'better' if each.first_is_better else 'worse'} on {_name(each)}"
+        for each in comparisons
+        if each.difference.value
+    ]
+    found = _listed(apart) or "the same"
+    return f"{best} against {other}, one seed: {found}. Whether that is chance, several seeds tell (--seeds 5)."
+
+
+def _amount(comparison: Comparison) -> str:
+    """For example `41 % ± 3`, or `4.1 points ± 0.3` for shares."""
+    apart = comparison.difference
+    share = MEASURES[comparison.key].kind is Kind.SHARE
+    half = None if apart.low is None or apart.high is None else 50 * (apart.high - apart.low)
+    size = 100 * abs(apart.value)
+    digits = 0 if size >= 10 and (half is None or half >= 0.95) else 1
+    amount = f"{size:,.{digits}f} {'points' if share else '%'}"
+    return amount if half is None else f"{amount} ± {half:,.{digits}f}"
+
+
+def _name(comparison: Comparison) -> str:
+    measure = MEASURES[comparison.key]
+    return f"{measure.title} {measure.unit}" if measure.unit is Unit.TOKENS_S else measure.title
+
+
+def _warnings(results: Mapping[str, BySeed]) -> list[str]:
+    said = []
+    for label, runs in results.items():
+        growth = [metrics["queue_growth"] for metrics in runs.values() if metrics["saturated"]]
+        if len(growth) * 2 > len(runs):
+            said.append(
+                f"{label}: the queue still grew when the last requests came, by {_mean(growth):.0%} of arrivals: this "
+                "fleet is too small for this traffic, and latencies grow with the length of the trace."
+            )
+        failed = _mean([metrics["failed_share"] for metrics in runs.values()])
+        if failed >= _FAILED_FROM:
+            said.append(
+                f"{label}: {shown('failed_share', failed)} of the requests were rejected, failed or not finished; "
+                "latencies are those of the others."
+            )
+    return said
+
+
+def _listed(names: Sequence[str], last: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def _capitalised(sentence: str) -> str:
+    """Policy names stay as they are; only our own words begin large."""
+    return f"N{sentence[1:]}" if sentence.startswith("no significant") else sentence
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
