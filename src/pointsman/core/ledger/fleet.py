@@ -17,6 +17,7 @@ from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
 from pointsman.core.model.blocks import BlockUnit
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.request import Request
+from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
@@ -189,11 +190,13 @@ class Fleet:
 
     # ---- views
 
-    def view(self, request: Request, tried: Collection[WorkerId], bytes_per_token: float) -> FleetView:
+    def view(self, request: Request, tried: Collection[WorkerId], bytes_per_token: float, stage: Stage) -> FleetView:
         """A copy of the rows that serve the request's model, with what each holds of this prompt."""
         group = self._group(request.model)
         table = self.table.cells[:, group.slots]
         self.caches.write(request, group, table, bytes_per_token)
+        if stage is Stage.PREFILL:
+            _exclude_for_prefill(group, table)
         _exclude_for_request(request, group, tried, table)
         return FleetView(group.workers, table)
 
@@ -253,6 +256,15 @@ class Fleet:
         if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:
             status = Exclusion.ROLE
         self.table.cells[Column.EXCLUSION, entry.slot] = status
+
+
+def _exclude_for_prefill(group: ModelGroup, table: NDArray[np.int64]) -> None:
+    """The table excludes those that only prefill, as for whole requests; for a prefill alone it is the others' turn."""
+    exclusion = table[Column.EXCLUSION]
+    rows = group.prefill_rows
+    exclusion[rows] = np.where(exclusion[rows] == Exclusion.ROLE, Exclusion.NONE, exclusion[rows])
+    rows = group.decode_rows
+    exclusion[rows] = np.where(exclusion[rows] == Exclusion.NONE, Exclusion.ROLE, exclusion[rows])
 
 
 def _exclude_for_request(

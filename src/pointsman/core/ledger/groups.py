@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.core.ledger.entries import WorkerEntry
-from pointsman.core.model.worker import WorkerId
+from pointsman.core.model.worker import Role, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,10 @@ class ModelGroup:
     slots: NDArray[np.intp]
     row_of_slot: dict[int, int]
     any_queue_limit: bool
+    prefill_rows: NDArray[np.intp]
+    """Workers that compute prompts only."""
+    decode_rows: NDArray[np.intp]
+    """Workers that only go on with what others began, but for whole requests."""
 
 
 class ModelGroups:
@@ -48,4 +52,10 @@ def _make_group(entries: list[WorkerEntry]) -> ModelGroup:
         slots=np.array([entry.slot for entry in entries], dtype=np.intp),
         row_of_slot={entry.slot: row for row, entry in enumerate(entries)},
         any_queue_limit=any(entry.spec.queue_depth_threshold is not None for entry in entries),
+        prefill_rows=_rows(entries, Role.PREFILL),
+        decode_rows=_rows(entries, Role.DECODE),
     )
+
+
+def _rows(entries: list[WorkerEntry], role: Role) -> NDArray[np.intp]:
+    return np.array([row for row, entry in enumerate(entries) if entry.spec.role is role], dtype=np.intp)

@@ -17,6 +17,7 @@ from pointsman.core.ledger.snapshot import FleetSnapshot
 from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.request import Request
+from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.model.worker import WorkerId
@@ -77,9 +78,13 @@ class Ledger:
 
     # ---- what it answers
 
-    def view(self, request: Request, tried: Collection[WorkerId] = ()) -> FleetView:
-        """The workers that serve the request's model, as they stand now. `tried` ones are excluded."""
-        return self._fleet.view(request, tried, self.bytes_per_token(request.model))
+    def view(self, request: Request, tried: Collection[WorkerId] = (), *, stage: Stage = Stage.WHOLE) -> FleetView:
+        """The workers that serve the request's model, as they stand now.
+
+        Excluded are `tried` ones and those whose role does not fit the stage: workers for prefill take nothing else,
+        and workers for decode take all but a prefill alone.
+        """
+        return self._fleet.view(request, tried, self.bytes_per_token(request.model), stage)
 
     def bytes_per_token(self, model: str) -> float:
         """Bytes of prompt a token, learned for this model."""
