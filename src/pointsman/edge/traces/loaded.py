@@ -38,9 +38,12 @@ class _Row:
 class TraceBuilder:
     """Takes rows as a file has them; makes a trace in the order of time that starts at 0 unless `keep_times`."""
 
-    def __init__(self, problems: Problems, *, keep_times: bool = False, any_order: bool = False) -> None:
+    def __init__(
+        self, problems: Problems, *, block_tokens: int = 0, keep_times: bool = False, any_order: bool = False
+    ) -> None:
         """`any_order`: rows are written when requests end, so their order says nothing."""
         self.problems = problems
+        self._block_tokens = block_tokens
         self._keep_times = keep_times
         self._any_order = any_order
         self._rows: list[_Row] = []
@@ -71,20 +74,20 @@ class TraceBuilder:
         self.problems.rows += 1
         self.problems.leave_out(line, text)
 
-    def build(self, name: str, block_tokens: int = 0, source: str = "") -> LoadedTrace:
+    def build(self, name: str, source: str = "") -> LoadedTrace:
         """The trace. Raises TraceError when no row is left."""
         problems = self.problems
         if not self._rows:
             reason = f"; {problems.unit} {problems.named[0].line}: {problems.named[0].text}" if problems.named else ""
             raise TraceError(f"{problems.file}: none of its {problems.rows} rows is a request{reason}")
         rows = sorted(self._rows, key=lambda row: row.request.at_ms)
-        start_ms = 0.0 if self._keep_times else rows[0].request.at_ms
+        start_ms = None if self._keep_times else rows[0].request.at_ms
         positions = {row.key: position for position, row in enumerate(rows) if row.key is not None}
         requests = tuple(self._placed(row, position, positions, start_ms) for position, row in enumerate(rows))
         observed = tuple(_shifted(row.observed, start_ms) for row in rows if row.observed is not None)
         if len(observed) not in (0, len(rows)):
             raise AssertionError("either all rows were measured or none")
-        blocks = block_tokens if any(request.block_ids for request in requests) else 0
+        blocks = self._block_tokens if any(request.block_ids for request in requests) else 0
         return LoadedTrace(Trace(name, requests, blocks, source), problems, observed)
 
     def _fault(self, request: TraceRequest) -> str:
@@ -93,12 +96,19 @@ class TraceBuilder:
         for name, tokens in (("prompt", request.prompt_tokens), ("output", request.output_tokens)):
             if not 1 <= tokens <= MOST_TOKENS:
                 return f"its {name} has {tokens} tokens; at least 1 and at most {MOST_TOKENS} are expected"
+        if not (math.isfinite(request.gap_ms) and request.gap_ms >= 0):
+            return f"the time between the answer before it and it is {request.gap_ms:g} ms"
+        if not request.block_ids:
+            return ""
+        blocks = len(request.block_ids)
+        if self._block_tokens < 1 or blocks > -(-request.prompt_tokens // self._block_tokens):
+            return f"it has {blocks} block ids for {request.prompt_tokens} tokens in blocks of {self._block_tokens}"
         return ""
 
-    def _placed(self, row: _Row, position: int, positions: dict[Hashable, int], start_ms: float) -> TraceRequest:
+    def _placed(self, row: _Row, position: int, positions: dict[Hashable, int], start_ms: float | None) -> TraceRequest:
         request = row.request
-        if start_ms:
-            request = replace(request, at_ms=request.at_ms - start_ms)
+        if start_ms is not None:
+            request = replace(request, at_ms=_since(start_ms, request.at_ms))
         if row.after is None:
             return request
         before = positions.get(row.after)
@@ -111,13 +121,19 @@ class TraceBuilder:
         return replace(request, after=before)
 
 
-def _shifted(observed: Observed, start_ms: float) -> Observed:
-    if not start_ms:
+def _since(start_ms: float, at_ms: float) -> float:
+    # Whole µs: seconds since 1970 as a float are not more exact, and digits that mean nothing fill files.
+    return round(at_ms - start_ms, 3)
+
+
+def _shifted(observed: Observed, start_ms: float | None) -> Observed:
+    if start_ms is None:
         return observed
+    first, last, scheduled = observed.first_token_ms, observed.last_token_ms, observed.scheduled_ms
     return replace(
         observed,
-        arrival_ms=observed.arrival_ms - start_ms,
-        first_token_ms=None if observed.first_token_ms is None else observed.first_token_ms - start_ms,
-        last_token_ms=None if observed.last_token_ms is None else observed.last_token_ms - start_ms,
-        scheduled_ms=None if observed.scheduled_ms is None else observed.scheduled_ms - start_ms,
+        arrival_ms=_since(start_ms, observed.arrival_ms),
+        first_token_ms=None if first is None else _since(start_ms, first),
+        last_token_ms=None if last is None else _since(start_ms, last),
+        scheduled_ms=None if scheduled is None else _since(start_ms, scheduled),
     )

@@ -1,0 +1,92 @@
+"""Mooncake's trace format (kvcache-ai/Mooncake, FAST'25 release): one JSON object a line.
+
+`timestamp` ms from the start, `input_length`, `output_length` tokens, `hash_ids`: one chained id for each block of
+512 tokens, a last one that is not full included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from pointsman.core.model.errors import TraceError
+from pointsman.core.workload.trace import TraceRequest
+from pointsman.edge.traces.lines import decode
+from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
+from pointsman.edge.traces.problems import RowError
+from pointsman.edge.traces.source import Format, Source
+
+_BLOCK_TOKENS = 512
+_USUAL_BLOCKS = (512, 16, 32, 64, 128, 256, 1024, 2048)
+_SAMPLE = 100
+
+
+class _Row(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_Row)
+
+
+def read_mooncake(source: Source) -> LoadedTrace:
+    """Read it. Blocks have 512 tokens unless the number of ids speaks for another usual size or the options say so."""
+    block_tokens = source.options.block_tokens or _block_tokens(source)
+    builder = TraceBuilder(source.problems, block_tokens=block_tokens, keep_times=True)
+    parents: dict[int, int] = {}
+    unchained = 0
+    for line, raw in source.lines():
+        try:
+            row = decode(raw, _DECODER)
+        except RowError as error:
+            builder.leave_out(line, str(error))
+            continue
+        ids = row.hash_ids
+        for parent, block in zip((-1, *ids), ids, strict=False):
+            unchained += parents.setdefault(block, parent) != parent
+        builder.add(line, TraceRequest(row.timestamp, row.input_length, row.output_length, ids))
+    if unchained:
+        source.problems.notes.append(
+            f"{unchained} block ids come after different blocks at different places: they are not chained, "
+            "so what can be reused is overstated"
+        )
+    return builder.build(source.name, "Mooncake trace format")
+
+
+def _block_tokens(source: Source) -> int:
+    """The usual block size that most of the first rows fit, 512 before the others."""
+    fits: Counter[int] = Counter()
+    seen = 0
+    for _, raw in source.lines():
+        try:
+            row = decode(raw, _DECODER)
+        except RowError:
+            continue
+        if not row.hash_ids or row.input_length < 1:
+            continue
+        fits.update(size for size in _USUAL_BLOCKS if -(-row.input_length // size) == len(row.hash_ids))
+        seen += 1
+        if seen == _SAMPLE:
+            break
+    if not seen:
+        return _BLOCK_TOKENS
+    best = max(_USUAL_BLOCKS, key=lambda size: fits[size])
+    if not fits[best]:
+        raise TraceError(
+            f"{source.path}: the number of hash_ids fits no usual block size; say how many tokens a block has with "
+            "--block-tokens"
+        )
+    if best != _BLOCK_TOKENS:
+        source.problems.notes.append(f"hash_ids are taken for blocks of {best} tokens, which their number fits best")
+    return best
+
+
+FORMAT = Format(
+    "mooncake",
+    "Mooncake traces: timestamp, input_length, output_length, hash_ids",
+    lambda head: head.has("timestamp", "input_length", "output_length"),
+    read_mooncake,
+)
