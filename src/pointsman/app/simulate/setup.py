@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
 from pointsman.core.timing.profiles import Profile
@@ -68,6 +69,8 @@ class Setup:
     max_context_tokens: int | None = None
     """Prompt and answer together; None: what fits into the KV cache."""
     prefix_caching: bool = True
+    tiers: tuple[TierConfig, ...] = ()
+    """Of each engine below the GPU, nearest first."""
     front_end_ms: float = 0.0
     """Fixed time of the front end between a request's arrival and its decision."""
     kv_events: bool = True

@@ -177,16 +177,16 @@ class Simulation:
         now_ms, records = self._heap.now_ms, self._records
         records.dispatched_ms[flight.position] = now_ms
         records.worker[flight.position] = worker.number
+        if worker.end_ms < math.inf and worker.cut(now_ms):
+            self._heap.push(worker.end_ms, Rank.STEP, self._run_ended, (worker, worker.run))
         try:
-            worker.take(flight, now_ms)
+            worker.take(flight)
         except RequestRefusedError:
             self.ledger.apply(ev.Refused(flight.request.id, now_ms, 400))
             self._end(flight, Status.REJECTED)
             return
         if worker.end_ms == math.inf:
             self._begin(worker)
-        elif worker.cut(now_ms):
-            self._heap.push(worker.end_ms, Rank.STEP, self._run_ended, (worker, worker.run))
 
     def _end(self, flight: Flight, status: Status) -> None:
         now_ms = self._last_end_ms = self._heap.now_ms

@@ -43,14 +43,14 @@ class Telemetry:
             self._ledger.apply(ev.HealthRead(worker.id, now_ms, False, False, "connection refused"))
 
     def refresh(self, workers: Iterable[ModelledWorker], now_ms: float) -> None:
-        """Read the load of all workers where it may have changed."""
+        """Read the load of all workers."""
         for worker in workers:
-            if worker.unread and worker.alive:
+            if worker.alive:
                 self._load(worker, now_ms)
 
     def _load(self, worker: ModelledWorker, now_ms: float) -> None:
-        worker.unread = False
         engine = worker.engine
+        engine.look(now_ms)
         self._ledger.apply(
             ev.MetricsRead(
                 worker.id, now_ms, engine.running, engine.waiting, engine.kv_use, worker.spec.kv_capacity_tokens
@@ -63,8 +63,9 @@ class Telemetry:
         for event in events:
             if isinstance(event, BlockStored):
                 hashes = event.block_hashes
-                apply(ev.BlocksStored(worker, now_ms, hashes, None, b"", self._spec, keys=hashes))
+                medium = event.medium.lower()
+                apply(ev.BlocksStored(worker, now_ms, hashes, None, b"", self._spec, medium, keys=hashes))
             elif isinstance(event, BlockRemoved):
-                apply(ev.BlocksRemoved(worker, now_ms, event.block_hashes))
+                apply(ev.BlocksRemoved(worker, now_ms, event.block_hashes, event.medium.lower()))
             else:
                 apply(ev.BlocksCleared(worker, now_ms))

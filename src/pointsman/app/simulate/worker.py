@@ -42,6 +42,7 @@ class ModelledWorker:
             max_batched_tokens=max(setup.max_batched_tokens, setup.max_num_seqs),
             max_model_len=min(setup.max_context_tokens or capacity, capacity),
             prefix_caching=setup.prefix_caching,
+            tiers=setup.tiers,
         )
         self.spec = WorkerSpec(
             id=worker_id(f"w{number}"),
@@ -65,13 +66,10 @@ class ModelledWorker:
         """End of the run that it is in; inf: it computes nothing."""
         self.flights: dict[str, Flight] = {}
         """By the id of their request."""
-        self.unread = True
-        """Something changed since its load was last read."""
         self.announcements: deque[list[KvEvent]] = deque()
         """KV events on their way to the ledger, a batch a run."""
         self._engine = EngineModel(self._config)
         self._begin_ms = 0.0
-        self._factor = 1.0
         self._steps = 0
         self._reports: dict[int, list[Flight]] = {}
         """Steps since the start, when a flight's next report is due → the flights."""
@@ -121,8 +119,8 @@ class ModelledWorker:
 
     # ---- work
 
-    def take(self, flight: Flight, now_ms: float) -> None:
-        """A request arrives. Raises RequestRefusedError."""
+    def take(self, flight: Flight) -> None:
+        """A request arrives; the run that it is in was cut before. Raises RequestRefusedError."""
         asked, prompt = flight.asked, flight.prompt
         request = LengthRequest(
             flight.request.id,
@@ -131,30 +129,27 @@ class ModelledWorker:
             block_hashes=prompt.keys,
             answer_hashes=prompt.answer_keys,
         )
-        (flight.sequence,) = self._engine.add(request, now_ms)
+        (flight.sequence,) = self._engine.add(request)
         flight.worker = self.number
         self.flights[request.id] = flight
         self._requests += 1
-        self.unread = True
 
     def begin(self, now_ms: float, rng: random.Random | None) -> bool:
         """Begin the next run of steps; False when there is nothing to compute."""
-        step = self._engine.begin_step(now_ms, MOST_STEPS)
+        slow = self.group.slow
+        if rng is not None:
+            slow *= math.exp(rng.gauss(0.0, self._noise) - self._noise * self._noise / 2)
+        step = self._engine.begin_step(now_ms, MOST_STEPS, slow)
         if step is None:
             return False
-        factor = self.group.slow
-        if rng is not None:
-            factor *= math.exp(rng.gauss(0.0, self._noise) - self._noise * self._noise / 2)
-        self._factor = factor
         self._begin_ms = now_ms
-        self.end_ms = now_ms + step.duration_ms * factor
+        self.end_ms = now_ms + step.duration_ms
         self.run += 1
         return True
 
     def cut(self, now_ms: float) -> bool:
-        """Something happened: the run ends with the step that it is in. True when that is earlier than foreseen."""
-        inside_ms = (now_ms - self._begin_ms) / self._factor
-        end_ms = self._begin_ms + self._engine.cut_step(self._begin_ms + inside_ms) * self._factor
+        """Something is about to happen: the run ends with the step that it is in. True when it would have gone on."""
+        end_ms = self._begin_ms + self._engine.cut_step(now_ms)
         if end_ms >= self.end_ms:
             return False
         self.end_ms = max(end_ms, now_ms)
@@ -167,9 +162,10 @@ class ModelledWorker:
         result = self._engine.finish_step(self.end_ms)
         self._busy_ms += duration_ms
         self._void()
-        self.unread = True
         if result.decodes:
             itl.add(duration_ms / result.steps, result.decodes * result.steps)
+        for _, stood_still_ms in result.resumed:
+            itl.add(stood_still_ms, 1)
         return result
 
     def _void(self) -> None:
