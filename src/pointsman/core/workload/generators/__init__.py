@@ -1,0 +1,1 @@
+"""Made workloads: each a function of its settings and a random number generator."""
