@@ -1,0 +1,156 @@
+"""What `pointsman simulate` prints and writes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pointsman.app.cli.output import STDOUT, write_json
+from pointsman.app.experiments.conduct import Results
+from pointsman.app.experiments.csv_rows import HEADER, csv_rows
+from pointsman.app.experiments.detail import detail_point
+from pointsman.app.experiments.measures import MEASURES, Kind, shown
+from pointsman.app.experiments.report.page import HEADLINES, html_report
+from pointsman.app.experiments.summary import PointSummary, Summary, Value
+from pointsman.core.model.errors import ConfigError
+
+_HIDDEN = {"busy_cv", "token_imbalance", "queue_growth", "goodput_requests_s"}
+"""Measures for JSON, CSV and the report: in the table they would hide the others."""
+
+
+def check_files(json_file: str | None, csv_file: Path | None, html_file: Path | None) -> None:
+    """Whether the files can be written, before hours are spent. Raises ConfigError."""
+    for option, file in (("--json", json_file), ("--csv", csv_file), ("--html", html_file)):
+        if file is None or file == STDOUT:
+            continue
+        path = Path(file)
+        if path.is_dir():
+            raise ConfigError(f"{option} {file}: is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise ConfigError(f"{option} {file}: there is no folder {path.parent}; make it first")
+
+
+def write_files(summary: Summary, results: Results, csv_file: Path | None, html_file: Path | None) -> None:
+    """The CSV and the report, where they are wanted. Raises ConfigError when one can't be written."""
+    if csv_file is not None:
+        try:
+            with csv_file.open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(HEADER)
+                writer.writerows(csv_rows(summary))
+        except OSError as error:
+            raise ConfigError(f"--csv {csv_file}: can't be written: {error.strerror}") from error
+    if html_file is not None:
+        try:
+            html_file.write_text(html_report(summary, results), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--html {html_file}: can't be written: {error.strerror}") from error
+
+
+def print_results(summary: Summary, json_file: str | None) -> None:
+    """The document, or the table and the verdict."""
+    if json_file is not None:
+        write_json(summary, json_file)
+    else:
+        console = Console(highlight=False)
+        console.print(_first_line(summary))
+        if summary.sweep is None:
+            _print_point(console, summary.points[0])
+        else:
+            _print_sweep(console, summary)
+    if summary.missing:
+        click.echo(f"interrupted; not finished: {'; '.join(summary.missing)}", err=True)
+
+
+def _first_line(summary: Summary) -> str:
+    workload, base = summary.workload, summary.points[0]
+    sweep = summary.sweep
+    load = f"{base.clients} clients" if base.clients else f"{workload.requests_s * base.rate:.3g}/s"
+    fleet = f"{escape(base.fleet)}, {load}" if sweep is None else f"sweep of {sweep.axis}"
+    seeds = f"{summary.seeds} seed{'' if summary.seeds == 1 else 's'}"
+    slo = "" if summary.slo is None else f", SLO {escape(summary.slo)}"
+    return f"{escape(workload.name)}, {workload.requests:,} requests, {fleet}, {seeds}{slo}"
+
+
+def _print_point(console: Console, point: PointSummary) -> None:
+    if point.policies:
+        table = _table("", justify="left")
+        for policy in point.policies:
+            table.add_column(escape(policy.policy), justify="right", no_wrap=True)
+        for key, measure in MEASURES.items():
+            values = [policy.metrics[key] for policy in point.policies]
+            if key in _HIDDEN or all(value is None for value in values) or (key == "failed_share" and not _any(values)):
+                continue
+            table.add_row(measure.title, *_cells(key, values))
+        console.print(table)
+    for sentence in point.verdict:
+        console.print(escape(sentence))
+
+
+def _print_sweep(console: Console, summary: Summary) -> None:
+    sweep = summary.sweep
+    assert sweep is not None
+    keys = [key for key in (*HEADLINES, "output_tokens_s_gpu") if key != "goodput_share" or summary.slo is not None]
+    table = _table(sweep.axis, justify="right")
+    table.add_column("policy", no_wrap=True)
+    for key in keys:
+        table.add_column(MEASURES[key].title, justify="right")
+    knees = {knee.policy: knee.value for knee in sweep.knees}
+    for point in summary.points:
+        columns = [[policy.metrics[key] for policy in point.policies] for key in keys]
+        for number, policy in enumerate(point.policies):
+            at_knee = knees.get(policy.policy) == point.value
+            values = [shown(key, _plain(column[number])) for key, column in zip(keys, columns, strict=True)]
+            name = point.name.partition("=")[2] if not number else ""
+            table.add_row(escape(name), escape(policy.policy), *values, style="bold" if at_knee else "")
+        table.add_section()
+    console.print(table)
+    for knee in sweep.knees:
+        console.print(escape(knee.text))
+    point = summary.points[detail_point(summary)]
+    if point.verdict:
+        console.print(f"At {escape(point.name)}:")
+    for sentence in point.verdict:
+        console.print(f"  {escape(sentence)}")
+
+
+def _table(first: str, justify: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, justify="right" if justify == "right" else "left", no_wrap=True)
+    return table
+
+
+def _cells(key: str, values: list[Value | None]) -> list[str]:
+    """Each value with half its interval; the best one bold, unless all read alike."""
+    texts = [shown(key, _plain(value)) for value in values]
+    known = [value.value for value in values if value is not None]
+    best = shown(key, (min if MEASURES[key].less_is_better else max)(known)) if len(set(texts)) > 1 else None
+    cells = []
+    for text, value in zip(texts, values, strict=True):
+        spread = f"[dim]{_spread(key, value)}[/dim]"
+        cells.append(f"[bold]{text}[/bold]{spread}" if text == best else f"{text}{spread}")
+    return cells
+
+
+def _spread(key: str, value: Value | None) -> str:
+    """` ± 3 %` of the value, or of a share in points."""
+    if value is None or value.low is None or value.high is None:
+        return ""
+    half = (value.high - value.low) / 2
+    if MEASURES[key].kind is Kind.SHARE:
+        return f" ± {100 * half:.1f}"
+    return f" ± {100 * half / value.value:.0f} %" if value.value else ""
+
+
+def _plain(value: Value | None) -> float | None:
+    return None if value is None else value.value
+
+
+def _any(values: Iterable[Value | None]) -> bool:
+    return any(value is not None and value.value for value in values)

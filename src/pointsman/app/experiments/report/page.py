@@ -1,0 +1,148 @@
+"""The page: the verdict first, then the numbers, the plots, and how to read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from pointsman.app.experiments.conduct import Results
+from pointsman.app.experiments.detail import detail_point
+from pointsman.app.experiments.measures import MEASURES, shown
+from pointsman.app.experiments.report.charts import Chart, detail_charts, sweep_charts
+from pointsman.app.experiments.report.svg import COLOURS
+from pointsman.app.experiments.summary import ComparisonSummary, PointSummary, Summary, Value
+
+HEADLINES = (
+    "goodput_share",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_mean_ms",
+    "e2e_p99_ms",
+    "output_tokens_s",
+    "hit_share",
+    "busy_imbalance",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    text: str
+    interval: str
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    label: str
+    colour: int
+    leads: bool
+    cells: list[_Cell]
+
+
+def html_report(summary: Summary, results: Results) -> str:
+    """One self-contained HTML file: no script, no font, no request to anywhere."""
+    point = detail_point(summary)
+    at = summary.points[point]
+    keys = [key for key in HEADLINES if key != "goodput_share" or summary.slo is not None]
+    return _template().render(
+        summary=summary,
+        at=at,
+        headline=headline(at),
+        labels=[(entry.label, number % COLOURS) for number, entry in enumerate(results.experiment.entries)],
+        titles=[MEASURES[key].title for key in keys],
+        rows=_rows(at, keys),
+        all_titles=[policy.policy for policy in at.policies],
+        all_rows=[(MEASURES[key].title, MEASURES[key].meaning, _cells(at, key)) for key in MEASURES],
+        comparisons=[(each, MEASURES[each.measure].title, _difference(each)) for each in at.comparisons],
+        detail=[_marked(chart) for chart in detail_charts(summary, results, point)],
+        sweeps=[_marked(chart) for chart in sweep_charts(summary)],
+        sweep_rows=_sweep_rows(summary),
+        shown=shown,
+    )
+
+
+def headline(point: PointSummary) -> str:
+    """The verdict in one line."""
+    labels = [policy.policy for policy in point.policies]
+    if len(labels) < 2:
+        return f"What {labels[0]} does here" if labels else "No run was finished"
+    wins = sum(each.significant and each.better == point.leader for each in point.comparisons)
+    losses = sum(
+        each.significant and each.better != point.leader and point.leader in (each.first, each.second)
+        for each in point.comparisons
+    )
+    if not wins:
+        return f"None of {len(labels)} policies is surely better here"
+    return f"{point.leader} does best here" + (", not in everything" if losses else "")
+
+
+def _rows(point: PointSummary, keys: list[str]) -> list[_Row]:
+    columns = [_cells(point, key) for key in keys]
+    return [
+        _Row(policy.policy, number % COLOURS, policy.policy == point.leader, [column[number] for column in columns])
+        for number, policy in enumerate(point.policies)
+    ]
+
+
+def _cells(point: PointSummary, key: str) -> list[_Cell]:
+    values = [policy.metrics[key] for policy in point.policies]
+    known = [value.value for value in values if value is not None]
+    best = (min if MEASURES[key].less_is_better else max)(known) if len(set(known)) > 1 else None
+    texts = [shown(key, None if value is None else value.value) for value in values]
+    best_text = None if best is None else shown(key, best)
+    return [
+        _Cell(text, _interval(key, value), text == best_text and len(set(texts)) > 1)
+        for text, value in zip(texts, values, strict=True)
+    ]
+
+
+def _interval(key: str, value: Value | None) -> str:
+    if value is None or value.low is None or value.high is None:
+        return ""
+    return f"{shown(key, value.low)} – {shown(key, value.high)}"
+
+
+def _difference(each: ComparisonSummary) -> str:
+    kind = MEASURES[each.measure].kind.value
+    unit = {"positive": " %", "share": " points"}.get(kind, "")
+    scale = 100 if unit else 1
+    text = f"{scale * each.difference:+.1f}{unit}"
+    if each.low is None or each.high is None:
+        return text
+    return f"{text} ({scale * each.low:+.1f} to {scale * each.high:+.1f})"
+
+
+def _sweep_rows(summary: Summary) -> list[tuple[str, str, list[str], bool]]:
+    if summary.sweep is None:
+        return []
+    knees = {knee.policy: knee.value for knee in summary.sweep.knees}
+    keys = [key for key in HEADLINES if key != "goodput_share" or summary.slo is not None]
+    rows = []
+    for point in summary.points:
+        for policy in point.policies:
+            values = [policy.metrics[key] for key in keys]
+            texts = [
+                shown(key, None if value is None else value.value) for key, value in zip(keys, values, strict=True)
+            ]
+            rows.append((point.name, policy.policy, texts, knees.get(policy.policy) == point.value))
+    return rows
+
+
+def _marked(chart: Chart) -> tuple[str, str, Markup]:
+    # The charts escape what they show themselves.
+    return chart.title, chart.caption, Markup(chart.svg)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("pointsman.app.experiments.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
