@@ -36,7 +36,7 @@ class Interval:
     starts: float = 0.0
     """Requests that came to an idle worker and whose way to it (network, front end, tokenizing) is in the time."""
     weight: float = 1.0
-    """Share of it that no other interval tells already, 0..1."""
+    """What it counts, 0..1; below 1 where others tell partly the same."""
     end_ms: float = 0.0
     """When it ended, by the clock of whoever watched."""
 

@@ -15,7 +15,7 @@ def solve_nonnegative(matrix: NDArray[np.float64], right: NDArray[np.float64]) -
     """
     count = len(right)
     held = np.zeros(count, dtype=bool)
-    x = np.zeros(count)
+    x: NDArray[np.float64] = np.zeros(count)
     for _ in range(3 * count + 3):
         free = np.flatnonzero(~held)
         x = np.zeros(count)
@@ -41,4 +41,5 @@ def fit_nonnegative(features: NDArray[np.float64], target: NDArray[np.float64]) 
     size = np.maximum(np.square(scaled).sum(axis=0), 1e-300)
     matrix = (scaled.T @ scaled) / np.sqrt(np.outer(size, size))
     x = solve_nonnegative(matrix + 1e-9 * np.eye(len(size)), scaled.sum(axis=0) / np.sqrt(size))
-    return x / np.sqrt(size)
+    fitted: NDArray[np.float64] = x / np.sqrt(size)
+    return fitted

@@ -39,3 +39,13 @@ class StepCoefficients:
             + self.d_ms_per_prefill_token * prefill_tokens
             + self.q_ms_per_square_token * prefill_squares
         )
+
+    def scaled(self, factor: float) -> StepCoefficients:
+        """Those of an engine that takes `factor` times as long."""
+        return StepCoefficients(
+            self.a_ms * factor,
+            self.b_ms_per_sequence * factor,
+            self.c_ms_per_1000_context_tokens * factor,
+            self.d_ms_per_prefill_token * factor,
+            self.q_ms_per_square_token * factor,
+        )

@@ -1,0 +1,68 @@
+"""How far predictions were off: quantiles of actual/predicted and the mean error, over a window."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+_FEWEST = 10
+"""Ratios below which the prior spread is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionError:
+    """What predictions made before the fact were worth, over the last `samples` of them."""
+
+    samples: int
+    mape: float | None
+    """Mean of |predicted − actual|/actual, in percent; None = nothing seen yet."""
+    p50_ratio: float
+    """Median of actual/predicted."""
+    p90_ratio: float
+
+
+class Spread:
+    """The last ratios of actual to predicted."""
+
+    __slots__ = ("_cached", "_errors", "_prior", "_ratios")
+
+    def __init__(self, prior_p90_ratio: float, window: int = 128) -> None:
+        self._ratios: deque[float] = deque(maxlen=window)
+        self._errors: deque[float] = deque(maxlen=window)
+        self._prior = (1.0, prior_p90_ratio)
+        self._cached: tuple[float, float] | None = self._prior
+
+    def observe(self, predicted: float, actual: float) -> None:
+        """One prediction and what came of it; left out where either is not above 0."""
+        if not (predicted > 0 and actual > 0 and math.isfinite(predicted) and math.isfinite(actual)):
+            return
+        self._ratios.append(actual / predicted)
+        self._errors.append(abs(predicted - actual) / actual)
+        self._cached = None
+
+    def clear(self) -> None:
+        """Forget all: what is predicted from now on is another thing."""
+        self._ratios.clear()
+        self._errors.clear()
+        self._cached = self._prior
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """P50 and P90 of actual/predicted; the prior ones while fewer than ten are known."""
+        if self._cached is None:
+            if len(self._ratios) < _FEWEST:
+                self._cached = self._prior
+            else:
+                low, high = np.quantile(np.fromiter(self._ratios, float), (0.5, 0.9))
+                self._cached = (float(low), float(high))
+        return self._cached
+
+    @property
+    def error(self) -> PredictionError:
+        """The figures to show."""
+        count = len(self._errors)
+        p50, p90 = self.ratios
+        return PredictionError(count, 100 * sum(self._errors) / count if count else None, p50, p90)
