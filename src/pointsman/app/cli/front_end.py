@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import socket
 
@@ -23,6 +24,15 @@ def front_end_settings(tree: ConfigTree, *, reuse_port: bool = False) -> Fronten
     return dataclasses.replace(settings, limits=limits)
 
 
+def keep_for_good() -> None:
+    """Takes what start-up made out of every later garbage collection. Call it once a front end listens.
+
+    Else the full collections of a busy front end walk all modules and tables again, and hold every stream meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 async def serve_here(tree: ConfigTree, line: socket.socket | None = None) -> int:
     """Serve until cancelled; then requests in flight get `shutdown_grace`. Never returns by itself.
 
@@ -30,6 +40,7 @@ async def serve_here(tree: ConfigTree, line: socket.socket | None = None) -> int
     """
     frontend = Frontend(front_end_settings(tree, reuse_port=line is not None))
     await frontend.start()
+    keep_for_good()
     try:
         if line is None:
             click.echo(f"pointsman serves {frontend.url}/v1  (admin: {frontend.admin_url}; Ctrl-C stops)")

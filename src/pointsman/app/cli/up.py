@@ -12,7 +12,7 @@ import msgspec
 
 from pointsman.app.cli.configured import FrontendFlags, frontend_options, load_tree
 from pointsman.app.cli.first_token import FirstToken, first_token
-from pointsman.app.cli.front_end import front_end_settings
+from pointsman.app.cli.front_end import front_end_settings, keep_for_good
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.up_display import Display
@@ -113,6 +113,7 @@ def _node(engine: LocalEngine) -> Node:
 async def _serve(tree: ConfigTree, fleet: LocalFleet, models: Sequence[str], display: Display) -> None:
     frontend = Frontend(front_end_settings(tree))
     await frontend.start()
+    keep_for_good()
     try:
         display.say(f"front end listens at {frontend.url}, admin at {frontend.admin_url}")
         await _wait_for_workers(frontend, {engine.name for engine in fleet.engines})
