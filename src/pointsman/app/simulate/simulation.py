@@ -59,11 +59,12 @@ class Simulation:
         self._heap = EventHeap(self._start_ms, random.Random(f"ties {seed}") if shuffle_ties else None)
         self._noise = random.Random(f"noise {seed}") if setup.step_noise else None
         self._prompts = Prompts(trace, setup)
-        self._workers = _workers(trace, setup, self._prompts.block_tokens)
+        self.block_tokens = self._prompts.block_tokens
+        self._workers = _workers(trace, setup, self.block_tokens)
         self._by_id: dict[WorkerId, ModelledWorker] = {worker.id: worker for worker in self._workers}
         timing = {worker.id: worker.group.profile.step for worker in self._workers}
         chance = seed if policy_seed is None else policy_seed
-        self._front_end = FrontEnd(policy, self._prompts.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision)
+        self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision)
         self.ledger = self._front_end.ledger
         self._telemetry = Telemetry(self.ledger, setup, self._prompts.spec)
         self._records = Records(trace)
@@ -92,15 +93,15 @@ class Simulation:
         push, setup = self._heap.push, self._setup
         for worker in self._workers:
             if worker.group.started_ms is None:
+                worker.occupy(self._start_ms)
                 self._join(worker)
             else:
-                push(max(self._start_ms, worker.group.started_ms + setup.startup_ms), Rank.FLEET, self._join, worker)
+                self._starts(worker, worker.group.started_ms)
         for failure in setup.failures:
             worker = self._workers[failure.worker]
             push(max(self._start_ms, failure.at_ms), Rank.FLEET, self._die, worker)
             if failure.back_after_ms is not None:
-                back_ms = failure.at_ms + failure.back_after_ms + setup.startup_ms
-                push(max(self._start_ms, back_ms), Rank.FLEET, self._join, worker)
+                self._starts(worker, failure.at_ms + failure.back_after_ms)
         for drain in setup.drains:
             push(max(self._start_ms, drain.at_ms), Rank.FLEET, self._drain, self._workers[drain.worker])
         for number, worker in enumerate(self._workers, 1):
@@ -111,11 +112,17 @@ class Simulation:
 
     # ---- the fleet
 
+    def _starts(self, worker: ModelledWorker, at_ms: float) -> None:
+        self._heap.push(max(self._start_ms, at_ms), Rank.FLEET, self._occupy, worker)
+        self._heap.push(max(self._start_ms, at_ms + self._setup.startup_ms), Rank.FLEET, self._join, worker)
+
+    def _occupy(self, worker: ModelledWorker) -> None:
+        worker.occupy(self._heap.now_ms)
+
     def _join(self, worker: ModelledWorker) -> None:
-        if worker.alive:
-            return
-        worker.start(self._heap.now_ms)
-        self._telemetry.joined(worker, self._heap.now_ms)
+        if not worker.alive:
+            worker.start()
+            self._telemetry.joined(worker, self._heap.now_ms)
 
     def _die(self, worker: ModelledWorker) -> None:
         if not worker.alive:

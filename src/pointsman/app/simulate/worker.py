@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections import deque
@@ -71,9 +72,10 @@ class ModelledWorker:
         self._engine = EngineModel(self._config)
         self._begin_ms = 0.0
         self._steps = 0
-        self._reports: dict[int, list[Flight]] = {}
-        """Steps since the start, when a flight's next report is due → the flights."""
-        self._up_ms = 0.0
+        self._reports: list[tuple[int, int, Flight]] = []
+        """Heap of steps since the start, when a flight's next report is due."""
+        self._pushed = 0
+        self._occupied_ms: float | None = None
         self._busy_ms = 0.0
         self._gpu_ms = 0.0
         self._preemptions = 0
@@ -91,11 +93,15 @@ class ModelledWorker:
 
     # ---- the process
 
-    def start(self, now_ms: float) -> None:
+    def occupy(self, now_ms: float) -> None:
+        """Its process begins to start: its GPUs are taken from now on."""
+        if self._occupied_ms is None:
+            self._occupied_ms = now_ms
+
+    def start(self) -> None:
         """It is up, with an empty cache."""
         self.alive = True
         self.incarnation += 1
-        self._up_ms = now_ms
 
     def die(self, now_ms: float) -> list[Flight]:
         """It is gone with all that it held; returns what was there."""
@@ -113,8 +119,9 @@ class ModelledWorker:
         if self.end_ms < math.inf:
             self._busy_ms += now_ms - self._begin_ms
             self._void()
-        if self.alive:
-            self._gpu_ms += (now_ms - self._up_ms) * self.group.profile.tensor_parallel
+        if self._occupied_ms is not None:
+            self._gpu_ms += max(0.0, now_ms - self._occupied_ms) * self.group.profile.tensor_parallel
+            self._occupied_ms = None
         self._preemptions += self._engine.preemptions
 
     # ---- work
@@ -180,26 +187,24 @@ class ModelledWorker:
 
     def reports(self, steps: int) -> list[tuple[Flight, int]]:
         """Flights whose report is due after so many more steps, and how many tokens are new."""
+        self._steps += steps
         due: list[tuple[Flight, int]] = []
-        if not self._reports:
-            self._steps += steps
-            return due
-        for _ in range(steps):
-            self._steps += 1
-            for flight in self._reports.pop(self._steps, ()):
-                if flight.sequence is None:
-                    continue
-                new = flight.sequence.generated - flight.reported_tokens
-                if new < PROGRESS_EVERY_TOKENS:
-                    self._report_after(flight, PROGRESS_EVERY_TOKENS - new)  # it was preempted meanwhile
-                    continue
+        while self._reports and self._reports[0][0] <= self._steps:
+            flight = heapq.heappop(self._reports)[2]
+            if flight.sequence is None:
+                continue
+            new = flight.sequence.generated - flight.reported_tokens
+            if new >= PROGRESS_EVERY_TOKENS:
                 due.append((flight, new))
                 flight.reported_tokens += new
-                self._report_after(flight, PROGRESS_EVERY_TOKENS)
+                new = 0
+            # Less is new where it was preempted meanwhile.
+            self._report_after(flight, PROGRESS_EVERY_TOKENS - new)
         return due
 
     def _report_after(self, flight: Flight, steps: int) -> None:
-        self._reports.setdefault(self._steps + steps, []).append(flight)
+        self._pushed += 1
+        heapq.heappush(self._reports, (self._steps + steps, self._pushed, flight))
 
     def ended(self, flight: Flight, *, output_tokens: int, cached_tokens: int) -> None:
         """A flight's answer is complete."""
