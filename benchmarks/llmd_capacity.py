@@ -37,7 +37,7 @@ SENSITIVITY: Mapping[str, Mapping[str, Any]] = {
     "answers stay in the cache, as vLLM keeps them": {"answers_cached": True},
     "KV pool 5 % smaller": {"kv_tokens": 291_962},
     "220 ms of front end": {"front_end_ms": 220.0},
-    "blocks of 100 tokens": {"block_tokens": 100},
+    "blocks of 16 tokens": {"block_tokens": 16},
 }
 Results = dict[str, Any]
 

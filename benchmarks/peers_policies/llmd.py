@@ -16,10 +16,11 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.model.worker import WorkerId
 
-INDEX_TOKENS_PER_PROMPT = 4_096
-"""256 blocks of 16 tokens: the approximate index sees no more of a prompt."""
-INDEX_TOKENS_PER_WORKER = 500_000
-"""31,250 blocks of 16 tokens: its LRU list for each server."""
+INDEX_BLOCK_TOKENS = 16
+INDEX_BLOCKS_PER_PROMPT = 256
+"""The approximate index sees no more of a prompt."""
+INDEX_BLOCKS_PER_WORKER = 31_250
+"""Its LRU list for each server: 122 prompts as far as it sees them."""
 
 
 class LlmdPrecise(Scored):
@@ -62,12 +63,17 @@ class LlmdEstimated(Scored):
         for key in self._seen(request):
             held[key] = None
             held.move_to_end(key)
-        most = INDEX_TOKENS_PER_WORKER // request.blocks.block_size
+        # With other blocks than its own it remembers as many prompts.
+        most = INDEX_BLOCKS_PER_WORKER * _seen_blocks(request) // INDEX_BLOCKS_PER_PROMPT
         while len(held) > most:
             held.popitem(last=False)
 
     def _seen(self, request: Request) -> tuple[int, ...]:
-        return request.blocks.keys[: INDEX_TOKENS_PER_PROMPT // request.blocks.block_size]
+        return request.blocks.keys[: _seen_blocks(request)]
+
+
+def _seen_blocks(request: Request) -> int:
+    return INDEX_BLOCKS_PER_PROMPT * INDEX_BLOCK_TOKENS // request.blocks.block_size
 
 
 def _leading(keys: tuple[int, ...], held: OrderedDict[int, None]) -> int:
