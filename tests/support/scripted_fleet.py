@@ -131,7 +131,7 @@ class Fleet:
             for e in self.engines
         )
         defaults = FrontendSettings(
-            sources=sources, port=0, admin_port=0, heartbeat_s=0.1, seed=1, policy="round_robin"
+            sources=sources, port=0, admin_port=0, heartbeat_s=0.5, seed=1, policy="round_robin"
         )
         self.frontend = Frontend(replace(defaults, **settings))
         await self.frontend.start()

@@ -120,7 +120,7 @@ class TestEngineIsLost:
 
     async def test_an_engine_that_comes_back_is_used_again(self, fleet: Fleet) -> None:
         engine = await fleet.engine("a")
-        await fleet.open(heartbeat_s=0.05)
+        await fleet.open(heartbeat_s=0.25)
         port = engine.port
         await engine.close()
         assert (await fleet.chat()).status == 503

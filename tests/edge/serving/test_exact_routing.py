@@ -40,7 +40,7 @@ class Fleet:
             self._stack.push_async_callback(server.close)
             self.sims.append(server)
         sources = tuple(WorkerSource(name="abc"[i], url=sim.url) for i, sim in enumerate(self.sims))
-        settings = FrontendSettings(sources=sources, port=0, admin_port=0, heartbeat_s=0.2, debug_headers=True, seed=1)
+        settings = FrontendSettings(sources=sources, port=0, admin_port=0, heartbeat_s=0.5, debug_headers=True, seed=1)
         self.frontend = Frontend(replace(settings, **(frontend or {})))
         await self.frontend.start()
         self._stack.push_async_callback(self.frontend.close)

@@ -198,7 +198,7 @@ class TestAdmin:
 
     async def test_readiness_follows_the_fleet(self, fleet: Fleet) -> None:
         engine = await fleet.engine("a")
-        await fleet.open(heartbeat_s=0.05)
+        await fleet.open(heartbeat_s=0.25)
         assert (await fleet.ask("/ready", method="GET")).status == 200
         await engine.close()
         await fleet.until(lambda: not fleet.frontend.ledger.snapshot().workers[0].usable)

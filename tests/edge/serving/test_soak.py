@@ -120,7 +120,7 @@ async def test_ten_thousand_requests_leave_nothing_behind() -> None:
             stack.push_async_callback(sim.close)
         sources = tuple(WorkerSource(name=f"e{i}", url=sim.url, kind="vllm") for i, sim in enumerate(sims))
         frontend = Frontend(
-            FrontendSettings(sources=sources, port=0, admin_port=0, heartbeat_s=0.05, policy="prefix", seed=3)
+            FrontendSettings(sources=sources, port=0, admin_port=0, heartbeat_s=0.25, policy="prefix", seed=3)
         )
         await frontend.start()
         stack.push_async_callback(frontend.close)
