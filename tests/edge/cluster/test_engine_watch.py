@@ -176,6 +176,48 @@ async def test_an_engine_that_was_only_cut_off_keeps_its_worker(make_engine, ben
     assert kinds(await bench.turn()) == ["HealthRead", "MetricsRead"]
 
 
+async def test_an_engine_that_was_lost_and_tells_that_it_is_the_same_keeps_its_worker(
+    make_engine, bench_of, vllm_answers
+):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine)
+    await bench.turn()
+    await engine.stop()
+    await bench.turn()
+    await bench.turn()
+    await engine.start()
+
+    assert kinds(await bench.turn()) == ["HealthRead", "MetricsRead"]
+
+
+@pytest.mark.parametrize("answers", [{"/health": 200}, {"/health": 503, "/v1/models": 503}], ids=["at once", "slowly"])
+async def test_an_engine_that_was_lost_and_would_not_tell_of_a_restart_joins_anew(
+    make_engine, bench_of, vllm_answers, answers
+):
+    """As a vLLM without statistics: its cache may be empty now, and its KV events have to be checked again."""
+    usual = vllm_answers | {"/metrics": "process_start_time_seconds 1.7e+09\n"}
+    engine = await make_engine(dict(usual))
+    bench = bench_of(engine)
+    await bench.turn()
+    await engine.stop()
+    assert kinds(await bench.turn()) == ["HealthRead"]
+    await bench.turn()
+    await engine.start()
+    engine.answers.update(answers)
+    await bench.turn()
+    engine.answers.update(usual)
+    await bench.turn()
+    await bench.turn()
+
+    back = kinds(bench.events[4:])
+    assert back.count("WorkerJoined") == 1
+    assert bench.state is EngineState.READY
+    await engine.stop()
+    await bench.turn()
+    await engine.start()
+    assert kinds(await bench.turn()) == ["HealthRead"]  # one lost probe is nothing
+
+
 async def test_a_restart_is_seen_in_the_counters(make_engine, bench_of, vllm_answers, caplog):
     caplog.set_level(logging.INFO, "pointsman")
     engine = await make_engine(vllm_answers)

@@ -76,6 +76,8 @@ class EngineWatch:
         self._stale = True
         """It failed since it was identified."""
         self._restart_seen = False
+        self._was_lost = False
+        """Since it was identified."""
         self._failures = 0
         self._state = EngineState.LOOKING
         self._reason = "not asked yet"
@@ -152,6 +154,7 @@ class EngineWatch:
         else:
             self._failures += 1
             if self._failures >= FAILED_PROBES_TO_LOSE:
+                self._was_lost = True
                 self._set_state(EngineState.LOST, health.reason)
 
     def _identify_due(self) -> bool:
@@ -161,8 +164,9 @@ class EngineWatch:
     async def _identify_again(self, health: _Health) -> _Health:
         """Before a worker counts as ready again it is asked what it is: another model may answer there now."""
         sure = not (self._stale or self._restart_seen)
+        unknown = self._was_lost and not any(reading.would_show_restart for reading in self._readings.values())
         try:
-            await self._identify(self._restart_seen)
+            await self._identify(self._restart_seen or unknown)
         except EngineError as error:
             reachable = not isinstance(error, EngineCallError) or error.reachable
             if not health.ready or (sure and not reachable):
@@ -184,7 +188,7 @@ class EngineWatch:
         self._adapter = adapter
         self._facts = facts
         self._identified_ms = self._now_ms()
-        self._stale = self._restart_seen = False
+        self._stale = self._restart_seen = self._was_lost = False
         if not facts.capabilities.load:
             self._load_unknown = None
         joined = self._set_workers(facts, reason, restarted=restarted, same_process=same_process)

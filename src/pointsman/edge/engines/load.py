@@ -25,6 +25,12 @@ class LoadReading:
     started_s: float | None = None
     """When its process started, Unix time."""
 
+    @property
+    def would_show_restart(self) -> bool:
+        """True if it holds something that another process would tell otherwise."""
+        told = (self.started_s, self.computed_tokens_total, self.cached_tokens_total, self.preemptions_total)
+        return any(value is not None for value in told)
+
     def shows_restart_since(self, earlier: LoadReading) -> bool:
         """True if counters went back, or the process is another one: what was cached then is gone."""
         if self.started_s is not None and earlier.started_s is not None and self.started_s > earlier.started_s + 1.0:
