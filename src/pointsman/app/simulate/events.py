@@ -10,6 +10,12 @@ from typing import Any, TypeVar
 Argument = TypeVar("Argument")
 
 
+class Rank:
+    """What comes first among the events of one moment."""
+
+    FLEET, STEP, KV, METRICS, ARRIVAL = range(5)
+
+
 class EventHeap:
     """Handlers with the time at which they are due. Raises ValueError for a time before now.
 

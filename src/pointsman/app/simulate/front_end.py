@@ -11,11 +11,14 @@ from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.request import Request
+from pointsman.core.model.stage import Stage
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy, Timing
 
 TICK_MS = 1_000.0
+_OTHERWISE = LeastLoaded()
 OnDecision = Callable[[Request, Decision], None]
 
 
@@ -49,18 +52,22 @@ class FrontEnd:
         self._on_decision = on_decision
         self._ticked_ms = 0.0
 
-    def decide(self, request: Request, tried: Collection[WorkerId], now_ms: float) -> WorkerId | None:
+    def decide(self, request: Request, stage: Stage, tried: Collection[WorkerId], now_ms: float) -> WorkerId | None:
         """The worker that the request goes to, which the ledger knows at once; None: nobody can take it.
 
-        Raises PolicyError when the policy breaks its contract.
+        Where the policy declines to choose who goes on with a request, the least loaded worker does: its prompt is
+        computed already. Raises PolicyError when the policy breaks its contract.
         """
         ledger = self.ledger
         if now_ms - self._ticked_ms >= TICK_MS:
             # Only views show what a tick changes, so one before the next view does for all that are due.
             self._ticked_ms = now_ms
             ledger.apply(ev.Tick(now_ms))
-        view = ledger.view(request, tried)
-        decision = self._policy.decide(request, view, self._timing, now_ms, decision_rng(self._seed, request.id))
+        view = ledger.view(request, tried, stage=stage)
+        rng = decision_rng(self._seed, request.id)
+        decision = self._policy.decide(request, view, self._timing, now_ms, rng)
+        if decision.worker is None and stage is Stage.DECODE:
+            decision = _OTHERWISE.decide(request, view, self._timing, now_ms, rng)
         if self._on_decision is not None:
             self._on_decision(request, decision)
         worker = decision.worker

@@ -59,6 +59,10 @@ class Outcome:
     """Prompt tokens that the engine found in its cache."""
     worker: NDArray[np.int64]
     """Number of the worker that had it last; -1 = none."""
+    prefill_worker: NDArray[np.int64]
+    """Number of the worker that computed the prompt, where another one decoded; -1 elsewhere."""
+    kv_arrived_ms: NDArray[np.float64]
+    """When the KV of the prompt was at the worker that decoded, where that was another one."""
     status: NDArray[np.int64]
     itl: IntervalHistogram
     """Times between tokens of one answer, over all answers."""

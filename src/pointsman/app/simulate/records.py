@@ -27,6 +27,8 @@ class Records:
         self.output_tokens = [0] * count
         self.cached_tokens = [0] * count
         self.worker = [-1] * count
+        self.prefill_worker = [-1] * count
+        self.kv_arrived_ms = [math.nan] * count
         self.status = [UNENDED] * count
         self.ended = 0
 
@@ -51,6 +53,8 @@ class Records:
             output_tokens=np.array(self.output_tokens, dtype=np.int64),
             cached_tokens=np.array(self.cached_tokens, dtype=np.int64),
             worker=np.array(self.worker, dtype=np.int64),
+            prefill_worker=np.array(self.prefill_worker, dtype=np.int64),
+            kv_arrived_ms=np.array(self.kv_arrived_ms),
             status=np.array(self.status, dtype=np.int64),
             itl=itl,
             workers=tuple(workers),

@@ -5,36 +5,37 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pointsman.app.simulate.arrivals import Arrivals
-from pointsman.app.simulate.events import EventHeap
+from pointsman.app.simulate.events import EventHeap, Rank
 from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.front_end import FrontEnd, OnDecision
 from pointsman.app.simulate.intervals import IntervalCounter
 from pointsman.app.simulate.outcome import Outcome, Status
+from pointsman.app.simulate.placing import Placing
 from pointsman.app.simulate.prompts import Prompts, models_of
 from pointsman.app.simulate.records import Records
 from pointsman.app.simulate.setup import Setup
+from pointsman.app.simulate.stepping import Stepping
 from pointsman.app.simulate.telemetry import Telemetry
 from pointsman.app.simulate.worker import ModelledWorker
 from pointsman.core.engine_model.engine import RequestRefusedError
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.sequence import Sequence
+from pointsman.core.engine_model.step import StepResult
 from pointsman.core.ledger import events as ev
-from pointsman.core.model.worker import WorkerId
+from pointsman.core.model.stage import Stage
+from pointsman.core.model.worker import Role, WorkerId
 from pointsman.core.policies.policy import Policy
 from pointsman.core.workload.trace import Trace
 
-MAX_ATTEMPTS = 3
-"""Workers that are tried before a request fails because none could be reached; the live front end's figure."""
 OnProgress = Callable[[int, int], None]
 """Called now and then with the requests that ended, and all."""
 
 
-class Rank:
-    """What comes first among the events of one moment."""
-
-    FLEET, STEP, KV, METRICS, ARRIVAL = range(5)
+if TYPE_CHECKING:
+    from pointsman.app.simulate.handover import Handover
 
 
 class Simulation:
@@ -57,11 +58,9 @@ class Simulation:
         self._arrivals = Arrivals(trace, clients=clients, recorded_times=setup.recorded_times)
         self._start_ms = self._arrivals.start_ms
         self._heap = EventHeap(self._start_ms, random.Random(f"ties {seed}") if shuffle_ties else None)
-        self._noise = random.Random(f"noise {seed}") if setup.step_noise else None
         self._prompts = Prompts(trace, setup)
         self.block_tokens = self._prompts.block_tokens
         self._workers = _workers(trace, setup, self.block_tokens)
-        self._by_id: dict[WorkerId, ModelledWorker] = {worker.id: worker for worker in self._workers}
         timing = {worker.id: worker.group.profile.step for worker in self._workers}
         chance = seed if policy_seed is None else policy_seed
         self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision)
@@ -69,6 +68,11 @@ class Simulation:
         self._telemetry = Telemetry(self.ledger, setup, self._prompts.spec)
         self._records = Records(trace)
         self._itl = IntervalCounter()
+        noise = random.Random(f"noise {seed}") if setup.step_noise else None
+        self._stepping = Stepping(self._heap, self._itl, noise, self._run_ended, self._reserved)
+        self._placing = Placing(self._front_end, self._telemetry, self._workers)
+        self._splits = _split_models(self._workers)
+        self._handover = self._make_handover() if self._splits else None
         self._last_end_ms = self._start_ms
 
     def run(self, on_progress: OnProgress | None = None) -> Outcome:
@@ -129,8 +133,10 @@ class Simulation:
             return
         now_ms = self._heap.now_ms
         for flight in worker.die(now_ms):
+            if self._handover is not None:
+                self._handover.lost(flight)
             flight.sequence = None
-            if flight.started or not flight.retries:
+            if flight.first_token_ms is not None or not flight.retries:
                 # An accepted request is never sent twice: it may have been the one that killed the engine.
                 self.ledger.apply(ev.Failed(flight.request.id, now_ms, f"{worker.id} broke off"))
                 self._end(flight, Status.FAILED)
@@ -162,38 +168,24 @@ class Simulation:
         self._send(Flight(position, asked, request, prompt, self._setup.retries), set())
 
     def _send(self, flight: Flight, tried: set[WorkerId]) -> None:
-        now_ms, request_id = self._heap.now_ms, flight.request.id
-        for _ in range(MAX_ATTEMPTS):
-            if self._telemetry.before_each_decision:
-                self._telemetry.refresh(self._workers, now_ms)
-            chosen = self._front_end.decide(flight.request, tried, now_ms)
-            if chosen is None:
-                self.ledger.apply(ev.Failed(request_id, now_ms, "no worker can take the request"))
-                self._end(flight, Status.REJECTED)
-                return
-            worker = self._by_id[chosen]
-            if worker.alive:
-                self._start(flight, worker)
-                return
-            tried.add(chosen)
-            self.ledger.apply(ev.AttemptFailed(request_id, now_ms, "connection refused", unreachable=True))
-        self.ledger.apply(ev.Failed(request_id, now_ms, "no worker could be reached"))
-        self._end(flight, Status.FAILED)
-
-    def _start(self, flight: Flight, worker: ModelledWorker) -> None:
         now_ms, records = self._heap.now_ms, self._records
+        stage = Stage.PREFILL if flight.request.model in self._splits else Stage.WHOLE
+        placed = self._placing.place(flight.request, stage, now_ms, tried)
+        if isinstance(placed, Status):
+            self._end(flight, placed)
+            return
+        split = placed.group.role is Role.PREFILL and flight.asked.output_tokens > 1
+        flight.stage = Stage.PREFILL if split else Stage.WHOLE
         records.dispatched_ms[flight.position] = now_ms
-        records.worker[flight.position] = worker.number
-        if worker.end_ms < math.inf and worker.cut(now_ms):
-            self._heap.push(worker.end_ms, Rank.STEP, self._run_ended, (worker, worker.run))
+        records.worker[flight.position] = placed.number
+        self._stepping.interrupt(placed)
         try:
-            worker.take(flight)
+            placed.take(flight)
         except RequestRefusedError:
             self.ledger.apply(ev.Refused(flight.request.id, now_ms, 400))
             self._end(flight, Status.REJECTED)
             return
-        if worker.end_ms == math.inf:
-            self._begin(worker)
+        self._stepping.wake(placed)
 
     def _end(self, flight: Flight, status: Status) -> None:
         now_ms = self._last_end_ms = self._heap.now_ms
@@ -203,24 +195,16 @@ class Simulation:
 
     # ---- steps
 
-    def _begin(self, worker: ModelledWorker) -> None:
-        if worker.begin(self._heap.now_ms, self._noise):
-            self._heap.push(worker.end_ms, Rank.STEP, self._run_ended, (worker, worker.run))
-
-    def _run_ended(self, which: tuple[ModelledWorker, int]) -> None:
-        worker, run = which
-        if worker.run != run:
-            return  # it was cut, or the worker died
+    def _run_ended(self, worker: ModelledWorker, result: StepResult) -> None:
         apply, now_ms = self.ledger.apply, self._heap.now_ms
-        result = worker.finish(self._itl)
         for sequence in result.first:
             flight = worker.flights[sequence.request.id]
-            flight.started = True
+            flight.first_token_ms = now_ms
             self._records.first_token_ms[flight.position] = now_ms
             self._records.cached_tokens[flight.position] = sequence.cached_tokens or 0
             apply(ev.FirstToken(flight.request.id, now_ms))
         for sequence in result.finished:
-            self._finish(worker, sequence)
+            self._finish(worker, worker.flights[sequence.request.id], sequence)
         for flight, tokens in worker.reports(result.steps):
             apply(ev.Progress(flight.request.id, now_ms, tokens))
         for sequence in result.first:
@@ -229,18 +213,27 @@ class Simulation:
                 worker.started(flight_or_none)
         if result.events and self._setup.kv_events:
             self._announce(worker, result.events)
-        self._begin(worker)
 
-    def _finish(self, worker: ModelledWorker, sequence: Sequence) -> None:
-        flight = worker.flights[sequence.request.id]
+    def _finish(self, worker: ModelledWorker, flight: Flight, sequence: Sequence) -> None:
+        """What a worker had to do for a request is done."""
         flight.sequence = None
-        cached, generated = sequence.cached_tokens or 0, sequence.generated
-        worker.ended(flight, output_tokens=generated, cached_tokens=cached)
+        generated = sequence.generated
+        if flight.stage is Stage.DECODE:
+            self.ledger.apply(ev.Finished(flight.request.id, self._heap.now_ms, output_tokens=generated - 1))
+            worker.ended(flight, prompt_tokens=0, cached_tokens=0, output_tokens=generated - 1)
+        else:
+            prompt, cached = flight.asked.prompt_tokens, sequence.cached_tokens or 0
+            self.ledger.apply(ev.Finished(flight.request.id, self._heap.now_ms, prompt, cached, generated))
+            worker.ended(flight, prompt_tokens=prompt, cached_tokens=cached, output_tokens=generated)
         self._records.output_tokens[flight.position] = generated
-        self.ledger.apply(
-            ev.Finished(flight.request.id, self._heap.now_ms, flight.asked.prompt_tokens, cached, generated)
-        )
-        self._end(flight, Status.DONE)
+        if flight.stage is Stage.PREFILL and self._handover is not None:
+            self._handover.prefilled(flight, worker)
+        else:
+            self._end(flight, Status.DONE)
+
+    def _reserved(self, worker: ModelledWorker, sequences: list[Sequence]) -> None:
+        if self._handover is not None:
+            self._handover.reserved(worker, sequences)
 
     # ---- KV events
 
@@ -251,6 +244,21 @@ class Simulation:
         worker.announcements.append(events)
         heard_ms = self._heap.now_ms + self._setup.kv_event_delay_ms
         self._heap.push(heard_ms, Rank.KV, self._announced, (worker, worker.incarnation))
+
+    def _make_handover(self) -> Handover:
+        from pointsman.app.simulate.handover import Handover
+        from pointsman.core.engine_model.links import LinkNetwork
+
+        return Handover(
+            self._heap,
+            self.ledger,
+            self._placing,
+            self._stepping,
+            LinkNetwork(),
+            self._workers,
+            self._records,
+            self._end,
+        )
 
     def _announced(self, which: tuple[ModelledWorker, int]) -> None:
         """The oldest batch: they keep their order, whatever the order of simultaneous events."""
@@ -266,3 +274,8 @@ def _workers(trace: Trace, setup: Setup, block_tokens: int) -> list[ModelledWork
         for _ in range(group.count):
             made.append(ModelledWorker(len(made), group, models, block_tokens, setup))
     return made
+
+
+def _split_models(workers: list[ModelledWorker]) -> frozenset[str]:
+    """Models of which some workers compute prompts only."""
+    return frozenset(model for worker in workers if worker.group.role is Role.PREFILL for model in worker.spec.models)

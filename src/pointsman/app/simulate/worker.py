@@ -15,6 +15,7 @@ from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.engine import EngineModel, StepResult
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.request import LengthRequest
+from pointsman.core.engine_model.request import Stage as EngineStage
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 
 PROGRESS_EVERY_TOKENS = 32
@@ -67,6 +68,8 @@ class ModelledWorker:
         """End of the run that it is in; inf: it computes nothing."""
         self.flights: dict[str, Flight] = {}
         """By the id of their request."""
+        self.held: dict[str, Flight] = {}
+        """Flights whose KV is held for the worker that decodes, by the id of their prefill."""
         self.announcements: deque[list[KvEvent]] = deque()
         """KV events on their way to the ledger, a batch a run."""
         self._engine = EngineModel(self._config)
@@ -75,6 +78,8 @@ class ModelledWorker:
         self._reports: list[tuple[int, int, Flight]] = []
         """Heap of steps since the start, when a flight's next report is due."""
         self._pushed = 0
+        self._arriving: list[Flight] = []
+        """Their KV has come, and their first step here has not ended."""
         self._occupied_ms: float | None = None
         self._busy_ms = 0.0
         self._gpu_ms = 0.0
@@ -105,13 +110,15 @@ class ModelledWorker:
 
     def die(self, now_ms: float) -> list[Flight]:
         """It is gone with all that it held; returns what was there."""
-        lost = list(self.flights.values())
+        lost = [*self.flights.values(), *self.held.values()]
         self.close(now_ms)
         self.alive = False
         self._engine = EngineModel(self._config)
         self.flights.clear()
+        self.held.clear()
         self.announcements.clear()
         self._reports.clear()
+        self._arriving.clear()
         return lost
 
     def close(self, now_ms: float) -> None:
@@ -135,9 +142,9 @@ class ModelledWorker:
             asked.output_tokens,
             block_hashes=prompt.keys,
             answer_hashes=prompt.answer_keys,
+            stage=EngineStage(flight.stage.value),
         )
         (flight.sequence,) = self._engine.add(request)
-        flight.worker = self.number
         self.flights[request.id] = flight
         self._requests += 1
 
@@ -173,7 +180,22 @@ class ModelledWorker:
             itl.add(duration_ms / result.steps, result.decodes * result.steps)
         for _, stood_still_ms in result.resumed:
             itl.add(stood_still_ms, 1)
+        if self._arriving and result.decodes:
+            self._count_arrived(duration_ms / result.steps, itl)
         return result
+
+    def _count_arrived(self, step_ms: float, itl: IntervalCounter) -> None:
+        """Flights that decode here since this run waited since their first token, not since the step before."""
+        left: list[Flight] = []
+        for flight in self._arriving:
+            if flight.sequence is None:
+                continue
+            if flight.sequence.first_token_ms is None or flight.first_token_ms is None:
+                left.append(flight)  # no place for it yet
+                continue
+            itl.add(step_ms, -1)
+            itl.add(self._begin_ms + step_ms - flight.first_token_ms, 1)
+        self._arriving = left
 
     def _void(self) -> None:
         self.run += 1
@@ -206,10 +228,16 @@ class ModelledWorker:
         self._pushed += 1
         heapq.heappush(self._reports, (self._steps + steps, self._pushed, flight))
 
-    def ended(self, flight: Flight, *, output_tokens: int, cached_tokens: int) -> None:
-        """A flight's answer is complete."""
+    def arrived(self, flight: Flight) -> None:
+        """The KV of a flight is here; the run that the worker is in was cut before."""
+        self._engine.arrived(flight.request.id)
+        self._arriving.append(flight)
+        self.started(flight)
+
+    def ended(self, flight: Flight, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """A flight has all that it came for: prompt tokens that were computed or cached here, tokens generated here."""
         del self.flights[flight.request.id]
-        self._prompt_tokens += flight.asked.prompt_tokens
+        self._prompt_tokens += prompt_tokens
         self._cached_tokens += cached_tokens
         self._output_tokens += output_tokens
 
