@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from pointsman.core.engine_model.config import EngineConfig
-from pointsman.core.engine_model.engine import EngineModel, StepResult
+from pointsman.core.engine_model.engine import EngineModel
+from pointsman.core.engine_model.step import StepResult
 from pointsman.core.timing.step import StepCoefficients
 
 

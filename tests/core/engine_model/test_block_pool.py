@@ -2,21 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from pointsman.core.engine_model.block_pool import BlockPool
+from pointsman.core.engine_model.block_pool import BlockPool, Key
 
 
-def cached(pool: BlockPool, hashes: list[int]) -> list[int]:
+def cached(pool: BlockPool, hashes: list[int]) -> list[Key]:
     """Blocks of one sequence, cached under the hashes and still held."""
-    blocks = pool.allocate(len(hashes))
-    for block, key in zip(blocks, hashes, strict=True):
-        pool.mark_cached(block, key)
-    return blocks
+    pool.allocate(len(hashes))
+    return pool.store(hashes)
 
 
 def test_a_released_block_stays_reusable_until_it_is_handed_out_again() -> None:
     pool = BlockPool(3)
     blocks = cached(pool, [11, 12])
-    pool.release(blocks)
+    pool.release(blocks, 0)
     assert pool.free == 3
     assert pool.lookup([11, 12, 13], 3) == blocks
     pool.acquire(blocks)
@@ -33,7 +31,7 @@ def test_lookup_stops_at_the_first_gap_and_at_the_limit() -> None:
 
 def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
     pool = BlockPool(3)
-    pool.release(cached(pool, [1, 2, 3]))
+    pool.release(cached(pool, [1, 2, 3]), 0)
     pool.allocate(1)
     assert pool.evicted == [3]
     pool.allocate(1)
@@ -45,10 +43,10 @@ def test_least_recently_used_prefix_goes_first() -> None:
     pool = BlockPool(2)
     old = cached(pool, [1])
     new = cached(pool, [2])
-    pool.release(old)
-    pool.release(new)
+    pool.release(old, 0)
+    pool.release(new, 0)
     pool.acquire(old)
-    pool.release(old)
+    pool.release(old, 0)
     pool.allocate(1)
     assert pool.evicted == [2]
 
@@ -57,20 +55,20 @@ def test_a_shared_block_is_free_only_after_its_last_owner() -> None:
     pool = BlockPool(2)
     blocks = cached(pool, [1])
     pool.acquire(blocks)
-    pool.release(blocks)
+    pool.release(blocks, 0)
     assert not pool.is_free(blocks[0])
-    pool.release(blocks)
+    pool.release(blocks, 0)
     assert pool.is_free(blocks[0])
 
 
 def test_a_hash_is_evicted_with_its_last_copy() -> None:
     pool = BlockPool(2)
     first, second = cached(pool, [7]), cached(pool, [7])
-    pool.release(first)
+    pool.release(first, 0)
     pool.allocate(1)
     assert pool.evicted == []
     assert pool.lookup([7], 1) == second
-    pool.release(second)
+    pool.release(second, 0)
     pool.allocate(1)
     assert pool.evicted == [7]
     assert pool.lookup([7], 1) == []
@@ -80,7 +78,7 @@ def test_the_cache_can_be_cleared_only_at_rest() -> None:
     pool = BlockPool(2)
     blocks = cached(pool, [1])
     assert not pool.clear_cache()
-    pool.release(blocks)
+    pool.release(blocks, 0)
     assert pool.clear_cache()
     assert pool.cached_hashes() == []
     pool.allocate(2)

@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from pointsman.core.engine_model.config import EngineConfig
-from pointsman.core.engine_model.engine import EngineModel, RequestRefusedError, StepResult
+from pointsman.core.engine_model.engine import EngineModel, RequestRefusedError
 from pointsman.core.engine_model.events import AllBlocksCleared, BlockRemoved, BlockStored
-from pointsman.core.engine_model.sequence import EngineRequest, SequenceState
+from pointsman.core.engine_model.request import EngineRequest
+from pointsman.core.engine_model.sequence import SequenceState
+from pointsman.core.engine_model.step import StepResult
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.step import StepCoefficients
 
@@ -109,8 +111,9 @@ def test_sequences_of_one_request_share_the_prompt(make_engine: MakeEngine, run:
     engine = make_engine(block_size=4, max_batched_tokens=64)
     first, second, third = engine.add(EngineRequest("a", prompt(17), 6, sequences=3))
     engine.begin_step(0)
-    assert first.blocks[:4] == second.blocks[:4] == third.blocks[:4]
-    assert len({first.blocks[4], second.blocks[4], third.blocks[4]}) == 3
+    assert first.keys == second.keys == third.keys == list(first.hashes)
+    assert (first.blocks, second.blocks, third.blocks) == (5, 5, 5)
+    assert engine.kv_use == 7 / 64
     engine.finish_step(1)
     run(engine)
     assert [s.generated for s in (first, second, third)] == [6, 6, 6]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pointsman.core.engine_model.block_hash import prompt_hashes, root_seed
+from pointsman.core.engine_model.block_pool import Key
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
-from pointsman.core.engine_model.sequence import EngineRequest, Sequence, SequenceState
+from pointsman.core.engine_model.request import EngineRequest
+from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.timing.step import StepCoefficients
 
 BLOCK = 4
@@ -69,7 +73,8 @@ class EngineStory(RuleBasedStateMachine):
         self.now_ms += step.duration_ms
         batch = step.batch
         assert batch.decodes + batch.prefill_tokens <= self.engine.config.max_batched_tokens
-        assert len(batch.entries) <= self.engine.config.max_num_seqs
+        assert batch.decodes + len(batch.chunks) <= 2 * self.engine.config.max_num_seqs
+        assert self.engine.running <= self.engine.config.max_num_seqs
 
     @precondition(lambda self: self.engine.in_step)
     @rule()
@@ -119,24 +124,19 @@ class EngineStory(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         pool = self.engine._scheduler.pool
-        owners: dict[int, int] = {}
+        owners: Counter[Key] = Counter()
+        plain = 0
         for sequence in self.engine.requests():
-            assert len(set(sequence.blocks)) == len(sequence.blocks)
-            for block in sequence.blocks:
-                owners[block] = owners.get(block, 0) + 1
-        for block in range(pool.num_blocks):
-            assert pool.references(block) == owners.get(block, 0)
-            assert pool.is_free(block) == (block not in owners)
-        assert pool.free + pool.used == pool.num_blocks
-
-    @invariant()
-    def nobody_writes_into_a_shared_block(self) -> None:
-        if not hasattr(self, "engine"):
-            return
-        for sequence in self.engine.requests():
-            pool = self.engine._scheduler.pool
-            for block in sequence.blocks[sequence.blocks_announced :]:
-                assert pool.references(block) == 1
+            assert len(set(sequence.keys)) == len(sequence.keys) <= sequence.blocks
+            owners.update(sequence.keys)
+            plain += sequence.blocks - len(sequence.keys)
+        cached = set(pool._references)
+        assert cached.issuperset(owners)
+        for key in cached:
+            assert pool.references(key) == owners[key]
+            assert pool.is_free(key) == (key not in owners)
+        assert pool.used == len(owners) + plain
+        assert pool.free == sum(pool._free.values())
 
     @invariant()
     def only_sequences_in_the_engine_hold_blocks(self) -> None:
@@ -145,7 +145,7 @@ class EngineStory(RuleBasedStateMachine):
         inside = set(self.engine.requests())
         for sequence in self.added:
             if sequence not in inside:
-                assert sequence.blocks == []
+                assert sequence.blocks == 0
                 assert sequence.state in (SequenceState.FINISHED, SequenceState.ABORTED)
             assert sequence.generated == self.emitted[sequence]
 

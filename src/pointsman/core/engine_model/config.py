@@ -12,6 +12,26 @@ DEFAULT_OUTPUT_IDS = tuple(range(1000, 1256))
 
 
 @dataclass(frozen=True, slots=True)
+class TierConfig:
+    """A place below the GPU for cached blocks that were evicted there."""
+
+    name: str
+    """As KV events call it, for example `CPU` or `DISK`."""
+    blocks: int
+    """How many it holds; the least recently used ones go to the next tier below, or are lost."""
+    load_ms_per_block: float
+    """Copying one block to the GPU."""
+    floor_ms: float = 0.0
+    """Added once a request that loads any."""
+
+    def __post_init__(self) -> None:
+        if self.blocks < 1:
+            raise ConfigError(f"tier {self.name}: blocks must be at least 1, not {self.blocks}")
+        if not (self.load_ms_per_block >= 0 and self.floor_ms >= 0):
+            raise ConfigError(f"tier {self.name}: load_ms_per_block and floor_ms must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine. Defaults are those of a served vLLM."""
 
@@ -29,6 +49,8 @@ class EngineConfig:
     prefix_caching: bool = True
     output_ids: tuple[int, ...] = DEFAULT_OUTPUT_IDS
     """Token ids that answers are made of."""
+    tiers: tuple[TierConfig, ...] = ()
+    """Below the GPU, nearest first."""
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size", "max_num_seqs", "max_batched_tokens", "max_model_len"):
@@ -44,5 +66,9 @@ class EngineConfig:
                 f"max_model_len ({self.max_model_len}) is more than the KV cache holds "
                 f"({self.num_blocks} blocks x {self.block_size} tokens); lower it or raise num_blocks"
             )
+        if len({"GPU", *(tier.name for tier in self.tiers)}) <= len(self.tiers):
+            raise ConfigError("tiers need different names, other than GPU")
+        if self.tiers and not self.prefix_caching:
+            raise ConfigError("tiers hold cached blocks: they need prefix_caching")
         if not self.output_ids:
             raise ConfigError("output_ids is empty: an engine needs at least one token that it can generate")

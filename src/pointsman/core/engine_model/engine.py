@@ -1,4 +1,4 @@
-"""One modelled engine: requests in; tokens, KV events and counters out, step by step.
+"""One modelled engine: requests in; tokens, KV events and counters out, step by step or many steps in one go.
 
 It has no clock: whoever drives it says what time it is and waits (or does not wait) until a step's end.
 """
@@ -6,13 +6,16 @@ It has no clock: whoever drives it says what time it is and waits (or does not w
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 
 from pointsman.core.engine_model.block_hash import prompt_hashes, root_seed
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.events import AllBlocksCleared, KvEvent
-from pointsman.core.engine_model.scheduler import Batch, Scheduler
-from pointsman.core.engine_model.sequence import EngineRequest, Sequence, SequenceState
+from pointsman.core.engine_model.length_sequence import LengthSequence
+from pointsman.core.engine_model.request import EngineRequest, LengthRequest, Stage
+from pointsman.core.engine_model.scheduler import Scheduler
+from pointsman.core.engine_model.sequence import Sequence, SequenceState
+from pointsman.core.engine_model.step import EngineCounters, Step, StepResult
+from pointsman.core.engine_model.token_sequence import TokenSequence
 from pointsman.core.engine_model.token_source import context_digest
 from pointsman.core.model.errors import EngineError
 
@@ -21,63 +24,38 @@ class RequestRefusedError(EngineError):
     """An engine can't compute a request, whatever its load."""
 
 
-@dataclass(slots=True)
-class EngineCounters:
-    """Totals since the engine started."""
-
-    steps: int = 0
-    prompt_tokens_computed: int = 0
-    """Prompt tokens that were computed here, each once, counted when their request's first token came."""
-    prompt_tokens_cached: int = 0
-    """Prompt tokens taken from the prefix cache, counted at the same moment."""
-    generated_tokens: int = 0
-    finished: int = 0
-    """Sequences that generated everything that they were asked for."""
-    aborted: int = 0
-    """Sequences taken out before that."""
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What a step brought."""
-
-    tokens: list[tuple[Sequence, int]] = field(default_factory=list)
-    """Each sequence that got a token, and the token."""
-    finished: list[Sequence] = field(default_factory=list)
-    """Those among them for which it was the last one."""
-    events: list[KvEvent] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step that has begun."""
-
-    duration_ms: float
-    batch: Batch
-
-
 class EngineModel:
     """Continuous batching over a paged KV cache, in modelled time.
 
     `begin_step` then `finish_step` with the step's duration between them; requests may come and be aborted in between.
+    With `most_steps` above 1 a step may be a run of steps that only decode; whoever adds or aborts meanwhile calls
+    `cut_step` first, and has the same result as with single steps.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.counters = EngineCounters()
+        self._counters = EngineCounters()
         self._scheduler = Scheduler(config)
         self._sequences: dict[str, list[Sequence]] = {}
+        self._held: dict[str, Sequence] = {}
         self._step: Step | None = None
+        self._first_tick = 0
+
+    @property
+    def counters(self) -> EngineCounters:
+        """Totals since the start."""
+        self._counters.generated_tokens = self._scheduler.generated
+        return self._counters
 
     @property
     def running(self) -> int:
-        """Sequences that hold KV blocks."""
+        """Sequences that are computed."""
         return len(self._scheduler.running)
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue, preempted ones included."""
-        return len(self._scheduler.waiting)
+        """Sequences in the queue, preempted ones and those whose KV is on its way included."""
+        return len(self._scheduler.waiting) + len(self._scheduler.reserved)
 
     @property
     def preemptions(self) -> int:
@@ -86,7 +64,7 @@ class EngineModel:
 
     @property
     def kv_use(self) -> float:
-        """Share of the KV blocks that sequences hold, 0..1."""
+        """Share of the KV blocks that sequences hold, 0..1; in a run as of the last `look`."""
         return self._scheduler.pool.used / self.config.num_blocks
 
     @property
@@ -96,38 +74,46 @@ class EngineModel:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to compute."""
-        return not self._scheduler.running and not self._scheduler.waiting
+        """Whether nothing runs or waits to run. KV on its way, or held for others, is not work."""
+        scheduler = self._scheduler
+        return not scheduler.running and not scheduler.waiting and not scheduler.ready
 
     def cached_hashes(self) -> list[int]:
-        """Hashes of all blocks that a new request could reuse: the truth that KV events report."""
+        """Hashes of all blocks on the GPU that a new request could reuse: the truth that KV events report."""
         return self._scheduler.pool.cached_hashes()
 
-    def requests(self) -> list[Sequence]:
-        """Sequences that are running or waiting."""
-        return [*self._scheduler.running, *self._scheduler.waiting]
+    def tier_hashes(self) -> dict[str, list[int]]:
+        """Hashes of the blocks in each tier below the GPU, by its name."""
+        tiers = self._scheduler.tiers
+        return {} if tiers is None else tiers.hashes()
 
-    def add(self, request: EngineRequest) -> tuple[Sequence, ...]:
+    def requests(self) -> list[Sequence]:
+        """Sequences that are running, waiting, or have their KV on its way."""
+        scheduler = self._scheduler
+        return [*scheduler.running, *scheduler.waiting, *scheduler.reserved]
+
+    def add(self, request: EngineRequest | LengthRequest) -> tuple[Sequence, ...]:
         """Queue a request; one sequence for each of its answers.
 
-        Raises `RequestRefusedError` for a prompt that is empty or leaves no room for an answer, or an id in use.
+        One at the decode stage waits for KV blocks, is among `take_reserved` then, and is computed once `arrived` says
+        that its KV has come. Raises `RequestRefusedError` for a prompt that is empty or leaves no room for an answer,
+        an id in use, or hashes that do not fit the lengths.
         """
-        self._check(request)
-        tokens = array("I", request.prompt)
-        seed = root_seed(request.lora_name, request.cache_salt)
-        caching = self.config.prefix_caching
-        hashes = prompt_hashes(tokens, self.config.block_size, seed) if caching else []
-        target = min(len(tokens) + request.max_tokens, self.config.max_model_len)
-        sequences = [
-            Sequence(request, index, tokens[:], hashes[:], seed, context_digest(tokens, salt=index), target)
-            for index in range(request.sequences)
-        ]
-        self._sequences[request.id] = list(sequences)
+        if isinstance(request, LengthRequest):
+            self._check_lengths(request)
+            sequences: list[Sequence] = [
+                LengthSequence(request, self.config.max_model_len, hashed=self.config.prefix_caching)
+            ]
+        else:
+            sequences = self._token_sequences(request)
+        self._sequences[request.id] = sequences
         self._scheduler.waiting.extend(sequences)
         return tuple(sequences)
 
     def abort(self, request_id: str) -> bool:
         """Take a request out, in whatever state it is; False when there is none of that id."""
+        if self.release_held(request_id):
+            return True
         sequences = self._sequences.get(request_id)
         if sequences is None:
             return False
@@ -137,18 +123,55 @@ class EngineModel:
 
     def abort_sequence(self, sequence: Sequence) -> bool:
         """Take one answer out and leave its siblings; False when it has ended already."""
-        if sequence.state not in (SequenceState.WAITING, SequenceState.RUNNING):
+        if sequence.state in (SequenceState.FINISHED, SequenceState.ABORTED):
             return False
+        step = self._step
+        if (
+            step is not None
+            and sequence.decoders is not None
+            and sequence.decoders.opened < self._first_tick + step.steps
+        ):
+            raise RuntimeError("a run of steps has begun: cut it first")
         self._scheduler.drop(sequence, SequenceState.ABORTED)
-        self.counters.aborted += 1
+        self._counters.aborted += 1
         self._forget(sequence)
         return True
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks; refused (False) while sequences hold blocks."""
-        if not self._scheduler.pool.clear_cache():
+    def take_reserved(self) -> list[Sequence]:
+        """Sequences at the decode stage that got their KV blocks since the last call.
+
+        `transfer_tokens` of their prompts have to be fetched now. `begin_step` hands out blocks, even where it returns
+        None.
+        """
+        reserved, self._scheduler.new_reserved = self._scheduler.new_reserved, []
+        return [sequence for sequence in reserved if sequence.state is SequenceState.RESERVED]
+
+    def arrived(self, request_id: str) -> bool:
+        """The KV of a sequence at the decode stage has come; False when it does not wait for any (any more)."""
+        for sequence in self._sequences.get(request_id, ()):
+            if sequence.state is SequenceState.RESERVED and sequence not in self._scheduler.ready:
+                self._scheduler.arrived(sequence)
+                self._counters.prompt_tokens_transferred += sequence.transfer_tokens or 0
+                self._counters.prompt_tokens_cached += sequence.cached_tokens or 0
+                return True
+        return False
+
+    def release_held(self, request_id: str) -> bool:
+        """Free the blocks that a finished request at the prefill stage holds; False when there are none."""
+        sequence = self._held.pop(request_id, None)
+        if sequence is None:
             return False
-        self._scheduler.events.append(AllBlocksCleared())
+        self._scheduler.release(sequence)
+        return True
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks, in all tiers; refused (False) while sequences hold blocks."""
+        scheduler = self._scheduler
+        if not scheduler.pool.clear_cache():
+            return False
+        if scheduler.tiers is not None:
+            scheduler.tiers.clear()
+        scheduler.events.append(AllBlocksCleared())
         return True
 
     def take_events(self) -> list[KvEvent]:
@@ -157,16 +180,38 @@ class EngineModel:
         self._scheduler.events = []
         return events
 
-    def begin_step(self, now_ms: float) -> Step | None:
-        """Choose what to compute next; None when there is nothing."""
+    def begin_step(self, now_ms: float, most_steps: int = 1, slow: float = 1.0) -> Step | None:
+        """Choose what to compute next; None when nothing can be computed now.
+
+        A step that only decodes becomes a run of up to `most_steps` alike: it ends with the step in which a sequence
+        finishes, and before one that admits or preempts somebody. `slow`: computing takes that many times as long.
+        """
         if self._step is not None:
             raise RuntimeError("a step has begun already: finish it first")
-        batch = self._scheduler.schedule(now_ms)
-        if not batch.entries:
+        scheduler = self._scheduler
+        batch = scheduler.schedule(now_ms)
+        if not batch.chunks and not batch.decodes:
             return None
-        duration_ms = self.config.step.step_ms(batch.decodes, batch.context_tokens, batch.prefill_tokens)
-        self._step = Step(duration_ms, batch)
+        steps = 1 if batch.chunks or most_steps == 1 else scheduler.steps_ahead(most_steps)
+        self._first_tick = scheduler.decoders.ticks
+        self._step = Step(batch, steps, self.config.step, now_ms, slow)
         return self._step
+
+    def look(self, now_ms: float) -> None:
+        """Bring lengths, KV use and events of a run up to `now_ms`, without ending it."""
+        step = self._step
+        if step is not None and step.steps > 1:
+            self._scheduler.open_steps(self._first_tick + step.begun_by(now_ms))
+
+    def cut_step(self, now_ms: float) -> float:
+        """Something happens at `now_ms`: a run ends with the step that is computed then. The new duration of it all."""
+        step = self._step
+        if step is None:
+            raise RuntimeError("no step has begun")
+        if step.steps > 1:
+            step.steps = step.begun_by(now_ms)
+            self._scheduler.open_steps(self._first_tick + step.steps)
+        return step.duration_ms
 
     def finish_step(self, now_ms: float) -> StepResult:
         """The step that had begun is computed: a token for each sequence whose tokens are all computed now."""
@@ -174,57 +219,90 @@ class EngineModel:
         if step is None:
             raise RuntimeError("no step has begun")
         self._step = None
-        result = StepResult()
-        output_ids = self.config.output_ids
-        for sequence, count in step.batch.entries:
+        scheduler = self._scheduler
+        result = StepResult(steps=step.steps, decodes=scheduler.decoders.count)
+        result.finished = scheduler.close_steps(self._first_tick + step.steps)
+        for sequence, count in step.batch.chunks:
             if sequence.state is not SequenceState.RUNNING:
                 continue  # aborted while the step ran
-            sequence.computed += count
-            length = len(sequence.tokens)
-            if sequence.computed < length:
-                continue
-            if sequence.first_token_ms is None:
-                self._first_token(sequence, now_ms)
-            result.tokens.append((sequence, sequence.generate(output_ids)))
-            if length + 1 >= sequence.target_length:
-                result.finished.append(sequence)
-        if result.finished:
-            self._finish(result.finished)
-        self.counters.steps += 1
-        self.counters.generated_tokens += len(result.tokens)
+            if scheduler.computed(sequence, count):
+                self._got_token(sequence, now_ms, result)
+        for sequence in result.finished:
+            self._finish(sequence)
+        self._counters.steps += step.steps
+        result.tokens, scheduler.tokens = scheduler.tokens, []
         result.events = self.take_events()
         return result
 
-    def _check(self, request: EngineRequest) -> None:
-        if not request.prompt:
-            raise RequestRefusedError("the prompt is empty: at least one token is needed")
-        if len(request.prompt) >= self.config.max_model_len:
-            raise RequestRefusedError(
-                f"the prompt has {len(request.prompt)} tokens; with max_model_len {self.config.max_model_len} "
-                "there is no room for an answer"
-            )
-        if request.max_tokens < 1 or request.sequences < 1:
-            raise RequestRefusedError("max_tokens and sequences must be at least 1")
-        if request.id in self._sequences:
-            raise RequestRefusedError(f"request id {request.id!r} is in use")
+    def _got_token(self, sequence: Sequence, now_ms: float, result: StepResult) -> None:
+        if sequence.first_token_ms is None:
+            sequence.first_token_ms = now_ms
+            result.first.append(sequence)
+            cached = sequence.cached_tokens or 0
+            self._counters.prompt_tokens_cached += cached
+            self._counters.prompt_tokens_computed += sequence.prompt_length - cached
+        elif sequence.preempted_ms is not None:
+            result.resumed.append((sequence, now_ms - sequence.preempted_ms))
+        sequence.preempted_ms = None
+        if sequence.decoders is None:
+            result.finished.append(sequence)
 
-    def _first_token(self, sequence: Sequence, now_ms: float) -> None:
-        sequence.first_token_ms = now_ms
-        cached = sequence.cached_tokens or 0
-        self.counters.prompt_tokens_cached += cached
-        self.counters.prompt_tokens_computed += sequence.prompt_length - cached
-
-    def _finish(self, finished: list[Sequence]) -> None:
+    def _finish(self, sequence: Sequence) -> None:
         scheduler = self._scheduler
-        for sequence in finished:
+        scheduler.leave(sequence)
+        sequence.state = SequenceState.FINISHED
+        if sequence.stage is Stage.PREFILL:
+            self._held[sequence.request.id] = sequence
+        else:
             scheduler.release(sequence)
-            sequence.state = SequenceState.FINISHED
-            self._forget(sequence)
-        scheduler.running = [s for s in scheduler.running if s.state is SequenceState.RUNNING]
-        self.counters.finished += len(finished)
+        self._counters.finished += 1
+        self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         siblings = self._sequences[sequence.request.id]
         siblings.remove(sequence)
         if not siblings:
             del self._sequences[sequence.request.id]
+
+    def _token_sequences(self, request: EngineRequest) -> list[Sequence]:
+        if not request.prompt:
+            raise RequestRefusedError("the prompt is empty: at least one token is needed")
+        if request.max_tokens < 1 or request.sequences < 1:
+            raise RequestRefusedError("max_tokens and sequences must be at least 1")
+        self._check(request.id, len(request.prompt))
+        config = self.config
+        tokens = array("I", request.prompt)
+        seed = root_seed(request.lora_name, request.cache_salt)
+        hashes = prompt_hashes(tokens, config.block_size, seed) if config.prefix_caching else []
+        target = min(len(tokens) + request.max_tokens, config.max_model_len)
+        return [
+            TokenSequence(request, index, tokens[:], hashes[:], seed, context_digest(tokens, salt=index), target)
+            for index in range(request.sequences)
+        ]
+
+    def _check_lengths(self, request: LengthRequest) -> None:
+        if request.prompt_tokens < 1:
+            raise RequestRefusedError("the prompt is empty: at least one token is needed")
+        decode = request.stage is Stage.DECODE
+        if request.output_tokens < (2 if decode else 1):
+            raise RequestRefusedError(
+                f"output_tokens is {request.output_tokens}: "
+                + ("the decode stage begins with the second token" if decode else "at least one is needed")
+            )
+        self._check(request.id, request.prompt_tokens, 1 if decode else 0)
+        size = self.config.block_size
+        full = request.prompt_tokens // size
+        blocks, answer = len(request.block_hashes), len(request.answer_hashes)
+        if blocks > full or (answer and blocks < full):
+            raise RequestRefusedError(
+                f"{blocks} block_hashes and {answer} answer_hashes for a prompt that fills {full} blocks of {size}"
+            )
+
+    def _check(self, request_id: str, prompt_tokens: int, answer_tokens: int = 0) -> None:
+        if prompt_tokens + answer_tokens >= self.config.max_model_len:
+            raise RequestRefusedError(
+                f"the prompt has {prompt_tokens} tokens; with max_model_len {self.config.max_model_len} "
+                f"there is no room for {'more than the first token' if answer_tokens else 'an answer'}"
+            )
+        if request_id in self._sequences or request_id in self._held:
+            raise RequestRefusedError(f"request id {request_id!r} is in use")

@@ -1,28 +1,17 @@
-"""What an engine is asked for, and the state of each answer while it is computed."""
+"""The state of one answer while it is computed. What it is made of is up to its subclasses."""
 
 from __future__ import annotations
 
 import enum
-from array import array
-from collections.abc import Sequence as TokenIds
-from dataclasses import dataclass
+from collections.abc import Sequence as Hashes
+from typing import TYPE_CHECKING
 
-from pointsman.core.engine_model import token_source
+from pointsman.core.engine_model.block_pool import Key
+from pointsman.core.engine_model.events import BlockStored
+from pointsman.core.engine_model.request import EngineRequest, LengthRequest, Stage
 
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """One request: a prompt and how much to generate."""
-
-    id: str
-    prompt: TokenIds[int]
-    """Token ids, at least one."""
-    max_tokens: int
-    """Exactly that many are generated for each sequence, unless the context ends first."""
-    sequences: int = 1
-    """Answers (`n`); they share the prompt's blocks."""
-    lora_name: str | None = None
-    cache_salt: str | None = None
+if TYPE_CHECKING:
+    from pointsman.core.engine_model.decoders import Decoders
 
 
 class SequenceState(enum.IntEnum):
@@ -32,73 +21,121 @@ class SequenceState(enum.IntEnum):
     RUNNING = 1
     FINISHED = 2
     ABORTED = 3
+    RESERVED = 4
+    """It has KV blocks, and their contents are on their way from another engine."""
 
 
 class Sequence:
-    """One answer. Only the scheduler and the engine change it; everybody may read it."""
+    """One answer. Only the scheduler and the engine change it; everybody may read it.
+
+    While it decodes, one token a step, its length and its blocks are not written down but follow from the number of
+    steps since (`decoders`).
+    """
 
     __slots__ = (
-        "_digest",
-        "blocks",
-        "blocks_announced",
         "cached_tokens",
-        "computed",
+        "decoders",
         "first_token_ms",
         "hashes",
         "index",
+        "keys",
+        "offset",
+        "preempted_ms",
         "preemptions",
         "prompt_length",
         "request",
         "scheduled_ms",
-        "seed",
+        "serial",
+        "stage",
         "state",
+        "still_blocks",
+        "still_computed",
+        "still_length",
         "target_length",
-        "tokens",
+        "transfer_tokens",
     )
+
+    writes_tokens = False
+    """Whether it has contents: a token for each step."""
 
     def __init__(
         self,
-        request: EngineRequest,
+        request: EngineRequest | LengthRequest,
         index: int,
-        tokens: array[int],
-        hashes: list[int],
-        seed: int,
-        digest: int,
+        prompt_length: int,
         target_length: int,
+        hashes: Hashes[int],
+        stage: Stage = Stage.WHOLE,
     ) -> None:
         self.request = request
         self.index = index
-        self.tokens = tokens
-        """Prompt and what was generated so far."""
-        self.prompt_length = len(tokens)
+        self.stage = stage
+        self.prompt_length = prompt_length
         self.target_length = target_length
-        """Length of `tokens` at which it finishes."""
+        """Length at which it finishes."""
         self.hashes = hashes
         """Hashes of its full blocks, as far as they are known."""
-        self.seed = seed
-        self.blocks: list[int] = []
-        self.blocks_announced = 0
-        """Leading blocks that are full, and in the prefix cache where there is one."""
-        self.computed = 0
-        """Leading tokens whose KV is there."""
+        self.keys: list[Key] = []
+        """Its leading blocks that are in the prefix cache."""
         self.cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache when it was first scheduled; None = not scheduled yet."""
+        self.transfer_tokens: int | None = None
+        """Prompt tokens whose KV has to come from another engine; None = nothing, or not known yet."""
         self.preemptions = 0
         self.state = SequenceState.WAITING
         self.scheduled_ms: float | None = None
         self.first_token_ms: float | None = None
-        self._digest = digest
+        """When its first token was there; at the decode stage: when it began to decode."""
+        self.preempted_ms: float | None = None
+        """When it was preempted, until its next token."""
+        # These three hold only while it does not decode.
+        self.still_length = prompt_length
+        self.still_computed = 0
+        self.still_blocks = 0
+        self.decoders: Decoders | None = None
+        self.offset = 0
+        self.serial = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and of what was generated so far."""
+        decoders = self.decoders
+        return self.still_length if decoders is None else self.offset + decoders.ticks
+
+    @property
+    def computed(self) -> int:
+        """Leading tokens whose KV is there."""
+        decoders = self.decoders
+        return self.still_computed if decoders is None else self.offset + decoders.ticks - 1
+
+    @property
+    def blocks(self) -> int:
+        """KV blocks that it holds."""
+        decoders = self.decoders
+        return self.still_blocks if decoders is None else -(-(self.offset + decoders.opened - 1) // decoders.block_size)
 
     @property
     def generated(self) -> int:
-        """Tokens generated so far."""
-        return len(self.tokens) - self.prompt_length
+        """Tokens generated so far; of a request at the decode stage with the first one, which came from elsewhere."""
+        return self.length - self.prompt_length
 
-    def generate(self, output_ids: TokenIds[int]) -> int:
-        """Append the next token and return it."""
-        tokens = self.tokens
-        position = len(tokens)
-        token = output_ids[token_source.choose(self._digest, position, len(output_ids))]
-        tokens.append(token)
-        self._digest = token_source.extend_digest(self._digest, token, position)
-        return token
+    @property
+    def lora_name(self) -> str | None:
+        """Its adapter."""
+        return None
+
+    @property
+    def hashable_blocks(self) -> int:
+        """Blocks that can get a hash once they are full."""
+        return len(self.hashes)
+
+    def know_hashes(self, blocks: int, block_size: int) -> None:
+        """See to it that `hashes` covers that many full blocks, `hashable_blocks` at most."""
+
+    def stored(self, first: int, last: int, block_size: int) -> BlockStored:
+        """The event that its blocks `first` to `last` (exclusive) became reusable."""
+        raise NotImplementedError
+
+    def write(self, output_ids: Hashes[int]) -> int:
+        """Append the next token and return it, where `writes_tokens`."""
+        raise NotImplementedError

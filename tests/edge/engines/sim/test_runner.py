@@ -8,7 +8,7 @@ import pytest
 
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.events import AllBlocksCleared, KvEvent
-from pointsman.core.engine_model.sequence import EngineRequest
+from pointsman.core.engine_model.request import EngineRequest
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.engines.sim.metrics import SimMetrics
 from pointsman.edge.engines.sim.runner import EngineRunner

@@ -55,7 +55,7 @@ class AdminRoutes:
                 "generated_tokens": sequence.generated,
                 "computed_tokens": sequence.computed,
                 "cached_tokens": sequence.cached_tokens,
-                "blocks": len(sequence.blocks),
+                "blocks": sequence.blocks,
                 "preemptions": sequence.preemptions,
             }
             for sequence in engine.requests()

@@ -137,13 +137,13 @@ class EventPublisher:
                 parent_block_hash=event.parent_block_hash,
                 token_ids=event.token_ids,
                 block_size=event.block_size,
-                medium="GPU",
+                medium=event.medium,
                 lora_name=event.lora_name,
                 extra_keys=_extra_keys(event),
                 group_idx=group,
             )
         if isinstance(event, core.BlockRemoved):
-            return wire.BlockRemoved(event.block_hashes, medium="GPU", group_idx=group)
+            return wire.BlockRemoved(event.block_hashes, medium=event.medium, group_idx=group)
         return wire.AllBlocksCleared()
 
 

@@ -6,7 +6,8 @@ import asyncio
 import enum
 from typing import Protocol
 
-from pointsman.core.engine_model.sequence import EngineRequest, Sequence
+from pointsman.core.engine_model.request import EngineRequest
+from pointsman.core.engine_model.sequence import Sequence
 from pointsman.edge.engines.sim.metrics import SimMetrics
 from pointsman.edge.engines.sim.runner import EngineRunner, TokenSink
 from pointsman.edge.engines.sim.spec import GenerationSpec

@@ -103,7 +103,7 @@ class _SimCollector(Collector):
 
     def _adapters(self, first: int, last: int | None) -> str:
         sequences = self._engine.requests()[first:last]
-        return ",".join(sorted({s.request.lora_name for s in sequences if s.request.lora_name}))
+        return ",".join(sorted({s.lora_name for s in sequences if s.lora_name}))
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=list(self._labels))

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pointsman.core.engine_model.config import EngineConfig
-from pointsman.core.engine_model.engine import EngineModel, StepResult
+from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import KvEvent
-from pointsman.core.engine_model.sequence import EngineRequest, Sequence, SequenceState
+from pointsman.core.engine_model.request import EngineRequest
+from pointsman.core.engine_model.sequence import Sequence, SequenceState
+from pointsman.core.engine_model.step import StepResult
 from pointsman.edge.engines.sim.metrics import SimMetrics
 
 logger = logging.getLogger("pointsman.engines.sim")

@@ -1,0 +1,48 @@
+"""What an engine is asked for: a prompt in tokens, or only how long everything is and which blocks are the same."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Stage(enum.Enum):
+    """Which part of a request one engine computes."""
+
+    WHOLE = "whole"
+    PREFILL = "prefill"
+    """The prompt and the first token; the KV blocks stay until somebody has fetched them."""
+    DECODE = "decode"
+    """All tokens after the first; the KV of the prompt comes from the engine that computed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One request: a prompt and how much to generate."""
+
+    id: str
+    prompt: Sequence[int]
+    """Token ids, at least one."""
+    max_tokens: int
+    """Exactly that many are generated for each sequence, unless the context ends first."""
+    sequences: int = 1
+    """Answers (`n`); they share the prompt's blocks."""
+    lora_name: str | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRequest:
+    """One request without contents: lengths, and hashes of blocks where it is known which are the same."""
+
+    id: str
+    prompt_tokens: int
+    output_tokens: int
+    """Of the whole answer, at all stages together."""
+    block_hashes: tuple[int, ...] = ()
+    """Chained hashes of the prompt's full blocks, from the first one on; what comes after them is never shared."""
+    answer_hashes: tuple[int, ...] = ()
+    """Chained hashes of the blocks that the prompt does not fill, but prompt and answer do. They need hashes of all
+    full blocks of the prompt before them."""
+    stage: Stage = Stage.WHOLE
