@@ -7,8 +7,8 @@ their first token fell. An interval is not closed while a prompt waits for its f
 be counted on one side and computed on the other; after `LONGEST_STEPS` it is closed all the same.
 
 Where nobody reports tokens before the end, as in logs, each request is an interval of its own. Those of C requests side
-by side tell partly the same, so each has a weight of 1/√C. Prompts that were computed while nothing decoded are intervals,
-too: alone from the moment that the idle worker got them, or one after the other while more of them wait.
+by side tell partly the same, so each has a weight of 1/√C. Prompts that were computed while nothing decoded are
+intervals, too: alone from the moment that the idle worker got them, or one after the other while more of them wait.
 
 Every event costs a few additions, whatever is in flight.
 """

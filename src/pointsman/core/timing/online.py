@@ -32,8 +32,10 @@ _ALIKE = 1.7
 """Largest over least of the ratios that agree."""
 _FACTOR_SD, _FACTOR_DRIFT, _FACTOR_LEAST_SD = 0.15, 0.012, 0.02
 """Of a worker's log factor: at first, what each interval adds, and what no number of intervals takes away."""
+_FACTOR_PULL = 2.5
+"""Deviations beyond which an interval moves the factor no further."""
 _SHIFTED = 5.0
-"""Weight of intervals in a row, all off to one side by three deviations or more, after which something has changed."""
+"""Weight of intervals in a row, all off to one side by more than three deviations, that says that something changed."""
 _ANCHOR = 0.1
 """Share of what the workers of a class have in common that moves into its coefficients, each interval."""
 _STEP_P90, _TTFT_P90 = 1.25, 2.0
@@ -203,43 +205,41 @@ class LearnedTimes:
 
     def _learn(self, known: _Worker, regression: StepRegression, interval: Interval) -> None:
         members = self._members[known.class_name]
-        if len(members) == 1:
-            # Nobody to be slower than.
-            if known.log_factor:
-                regression.rescale(math.exp(known.log_factor))
-                known.log_factor = 0.0
-            self._watch(known, regression, interval, 0.0)
-            regression.learn(interval)
-        else:
-            known.variance = min(_FACTOR_SD**2, known.variance + _FACTOR_DRIFT**2 * interval.weight)
-            factor, factor_sd = math.exp(known.log_factor), math.sqrt(known.variance)
-            self._watch(known, regression, interval, factor_sd)
-            error = math.log(interval.elapsed_ms / max(regression.predicted_ms(interval) * factor, 1e-6))
-            variance = known.variance + regression.doubt(interval) ** 2 + regression.noise**2
-            bound = 2.5 * math.sqrt(variance)
-            gain = known.variance / variance * interval.weight
-            regression.learn(interval, factor=factor, factor_sd=factor_sd)
-            known.log_factor += gain * min(bound, max(-bound, error))
+        alone = len(members) == 1
+        if alone and known.log_factor:
+            # Nobody is left to be slower than.
+            regression.rescale(math.exp(known.log_factor))
+            known.log_factor = 0.0
+        known.variance = min(_FACTOR_SD**2, known.variance + _FACTOR_DRIFT**2 * interval.weight)
+        factor_variance = 0.0 if alone else known.variance
+        factor = math.exp(known.log_factor)
+        error = math.log(interval.elapsed_ms / max(regression.predicted_ms(interval) * factor, 1e-6))
+        variance = factor_variance + regression.doubt(interval) ** 2 + regression.noise**2
+        deviations = error / math.sqrt(variance)
+        self._watch(known, regression, deviations, interval.weight, alone=alone)
+        regression.learn(interval, factor=factor, factor_sd=math.sqrt(factor_variance))
+        if not alone:
+            gain = factor_variance / variance * interval.weight
+            known.log_factor += gain * math.sqrt(variance) * min(_FACTOR_PULL, max(-_FACTOR_PULL, deviations))
             known.variance = max(_FACTOR_LEAST_SD**2, known.variance * (1 - gain))
             self._anchor(members, regression)
         known.weight += interval.weight
 
-    def _watch(self, known: _Worker, regression: StepRegression, interval: Interval, factor_sd: float) -> None:
-        """Several intervals in a row off to one side: the worker changed. Believe it, or its class, less."""
-        predicted_ms = regression.predicted_ms(interval) * math.exp(known.log_factor)
-        error = math.log(interval.elapsed_ms / max(predicted_ms, 1e-6))
-        expected = math.sqrt(regression.noise**2 + regression.doubt(interval) ** 2 + factor_sd**2)
-        if abs(error) <= 3 * expected:
+    def _watch(
+        self, known: _Worker, regression: StepRegression, deviations: float, weight: float, *, alone: bool
+    ) -> None:
+        """Several intervals in a row off to one side: the worker changed. Believe its factor, or its class, less."""
+        if abs(deviations) <= 3:
             known.run = 0.0
             return
-        known.run = max(0.0, known.run) + interval.weight if error > 0 else min(0.0, known.run) - interval.weight
+        known.run = max(0.0, known.run) + weight if deviations > 0 else min(0.0, known.run) - weight
         if abs(known.run) < _SHIFTED:
             return
         known.run = 0.0
-        if factor_sd:
-            known.variance = _FACTOR_SD**2
-        else:
+        if alone:
             regression.loosen(0.1)
+        else:
+            known.variance = _FACTOR_SD**2
 
     def _anchor(self, members: Mapping[str, _Worker], regression: StepRegression) -> None:
         """The median factor of a class is 1."""

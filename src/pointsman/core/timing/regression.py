@@ -75,6 +75,7 @@ class StepRegression:
         self._right: Vector = np.zeros(len(FEATURES))
         self._covariance: Vector = covariance
         self._values: Vector = mean
+        self._plain: tuple[float, ...] = tuple((mean * self._scale).tolist())
         self.noise = _FIRST_NOISE
         """Relative deviation of an interval from what is predicted."""
         self.weight = 0.0
@@ -83,20 +84,28 @@ class StepRegression:
     @property
     def coefficients(self) -> StepCoefficients:
         """As learned so far."""
-        return StepCoefficients(*(float(value) for value in (self._values * self._scale)[:5]))
+        return StepCoefficients(*self._plain[:5])
 
     @property
     def overhead_ms(self) -> float:
         """Fixed time of a request on its way to the engine and back."""
-        return float(self._values[5] * self._scale[5])
+        return self._plain[5]
 
     def predicted_ms(self, interval: Interval) -> float:
         """The time that the coefficients as they are give an interval."""
-        return float(np.dot(interval.features, self._values * self._scale))
+        a, b, c, d, q, o = self._plain
+        return (
+            a * interval.steps
+            + b * interval.sequence_steps
+            + c * interval.context_token_steps / 1000
+            + d * interval.prefill_tokens
+            + q * interval.prefill_squares
+            + o * interval.starts
+        )
 
     def doubt(self, interval: Interval) -> float:
         """Relative standard deviation of a prediction, for not knowing the coefficients."""
-        row = np.asarray(interval.features) * self._scale
+        row = np.array(interval.features) * self._scale
         size = max(self.predicted_ms(interval), 1e-9)
         return math.sqrt(max(0.0, float(row @ self._covariance @ row))) / size
 
@@ -106,7 +115,7 @@ class StepRegression:
         predicted_ms = max(self.predicted_ms(interval), 1e-3)
         # Relative to the middle of both, so that too slow a prior is worth as much as too fast a one.
         size = math.sqrt(actual_ms * predicted_ms)
-        row = np.asarray(interval.features) * self._scale / size
+        row = np.array(interval.features) * self._scale / size
         error = (actual_ms - predicted_ms) / size
         variance = self.noise**2 + factor_sd**2
         expected = math.sqrt(variance + max(0.0, float(row @ self._covariance @ row)))
@@ -115,9 +124,10 @@ class StepRegression:
         keep = math.exp(-interval.weight / self._memory)
         self._information *= keep
         self._right *= keep
-        gain = weight / variance
-        self._information += gain * np.outer(row, row)
-        self._right += gain * row * (actual_ms / size)
+        # Precision relative to the present noise: what was learned when there was less of it does not outweigh all.
+        weighted = weight * self.noise**2 / variance * row
+        self._information += weighted[:, None] * row
+        self._right += weighted * (actual_ms / size)
         self.weight += interval.weight
         self._solve()
         # The median deviation, a step up or down at a time: what is far off does not count for more than what is not.
@@ -138,9 +148,14 @@ class StepRegression:
         self._solve()
 
     def _solve(self) -> None:
-        matrix = self._information + self._prior_information
-        self._covariance = np.linalg.inv(matrix)
-        right = self._right + self._prior_right
-        values: Vector = self._covariance @ right
+        variance = self.noise**2
+        matrix = self._information + variance * self._prior_information
+        inverse: Vector = np.linalg.inv(matrix)
+        self._covariance = variance * inverse
+        right = self._right + variance * self._prior_right
+        values = inverse @ right
         # Nothing costs less than nothing: hold those at zero and fit the others to what remains.
-        self._values = values if float(values.min()) >= 0 else solve_nonnegative(matrix, right)
+        if min(values.tolist()) < 0:
+            values = solve_nonnegative(matrix, right)
+        self._values = values
+        self._plain = tuple((values * self._scale).tolist())

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from core.timing.made_intervals import TRUTH, interval
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.timing.interval import Interval
+from pointsman.core.timing.online import LearnedTimes
+from pointsman.core.timing.prediction import Load, ttft_ms
+
+BUSY = Interval(1, 32, 32 * 40, 32 * 40 * 2500)
+FOUR = ("w0", "w1", "w2", "w3")
+
+
+def fleet(factor: float = 1.0) -> LearnedTimes:
+    return LearnedTimes({"h100": TRUTH.scaled(factor)})
+
+
+def step_ms(times: LearnedTimes, worker: str) -> float:
+    found = times.coefficients(worker)
+    assert found is not None
+    return BUSY.predicted_ms(found)
+
+
+def teach(times: LearnedTimes, rng: random.Random, rounds: int, slow: dict[str, float] | None = None) -> None:
+    for _ in range(rounds):
+        for worker in FOUR:
+            times.observe(worker, "h100", interval(rng, slow=(slow or {}).get(worker, 1.0)))
+
+
+@pytest.mark.parametrize("prior", [1.0, 3.0, 1 / 3])
+def test_a_slow_worker_is_a_factor_and_its_class_stays(prior: float) -> None:
+    times = fleet(prior)
+    teach(times, random.Random(1), 60, {"w2": 1.5})
+    assert times.factor("w2") == pytest.approx(1.5, rel=0.05)
+    assert [times.factor(worker) for worker in ("w0", "w1", "w3")] == pytest.approx([1, 1, 1], abs=0.05)
+    assert BUSY.predicted_ms(times.class_coefficients("h100")) == pytest.approx(BUSY.predicted_ms(TRUTH), rel=0.05)
+    assert step_ms(times, "w2") == pytest.approx(1.5 * BUSY.predicted_ms(TRUTH), rel=0.05)
+
+
+def test_one_that_gets_hot_is_followed_and_so_is_its_recovery() -> None:
+    times, rng = fleet(), random.Random(2)
+    teach(times, rng, 50)
+    teach(times, rng, 40, {"w1": 1.5})
+    assert times.factor("w1") == pytest.approx(1.5, rel=0.07)
+    assert BUSY.predicted_ms(times.class_coefficients("h100")) == pytest.approx(BUSY.predicted_ms(TRUTH), rel=0.05)
+    teach(times, rng, 60)
+    assert times.factor("w1") == pytest.approx(1.0, abs=0.06)
+
+
+def test_what_all_workers_share_is_the_class() -> None:
+    times, rng = fleet(), random.Random(3)
+    teach(times, rng, 50)
+    teach(times, rng, 150, dict.fromkeys(FOUR, 1.4))
+    assert BUSY.predicted_ms(times.class_coefficients("h100")) == pytest.approx(
+        1.4 * BUSY.predicted_ms(TRUTH), rel=0.06
+    )
+    assert [times.factor(worker) for worker in FOUR] == pytest.approx([1] * 4, abs=0.05)
+
+
+def test_a_lone_worker_is_its_class_and_a_change_of_it_is_believed() -> None:
+    times, rng = fleet(), random.Random(4)
+    for _ in range(200):
+        times.observe("w", "h100", interval(rng))
+    for _ in range(60):
+        times.observe("w", "h100", interval(rng, slow=2.0))
+    assert times.factor("w") == 1
+    assert step_ms(times, "w") == pytest.approx(2 * BUSY.predicted_ms(TRUTH), rel=0.06)
+
+
+def test_compilation_after_a_join_is_not_learned() -> None:
+    times, rng = fleet(), random.Random(5)
+    teach(times, rng, 40)
+    before = step_ms(times, "w0")
+    times.joined("w0", "h100")
+    for slow in (40.0, 3.0):
+        times.observe("w0", "h100", interval(rng, slow=slow))
+    assert step_ms(times, "w0") == pytest.approx(before, rel=0.02)
+    assert times.error("w0").samples == 0  # type: ignore[union-attr]
+    for _ in range(5):
+        times.observe("w0", "h100", interval(rng))
+    assert step_ms(times, "w0") == pytest.approx(before, rel=0.05)
+
+
+def test_what_repeats_is_the_truth() -> None:
+    times, rng = fleet(1 / 3), random.Random(6)
+    for number in range(3):
+        assert step_ms(times, "w") == pytest.approx(BUSY.predicted_ms(TRUTH) / 3) if number else True
+        times.observe("w", "h100", interval(rng))
+    assert step_ms(times, "w") > 0.8 * BUSY.predicted_ms(TRUTH)
+
+
+def test_a_worker_of_another_class_starts_anew() -> None:
+    times, rng = LearnedTimes({"h100": TRUTH, "a100": TRUTH.scaled(2)}), random.Random(7)
+    teach(times, rng, 20, {"w0": 1.4})
+    times.observe("w0", "a100", interval(rng, slow=2.0))
+    assert times.factor("w0") == 1
+    times.left("w0")
+    assert times.coefficients("w0") is None
+    assert times.error("w0") is times.ttft_error("w0") is None
+    assert times.predict_step_ms("w0", BUSY) is times.predict_ttft("w0", Load(), 10) is None
+    assert set(times.timing()) == {"w1", "w2", "w3"}
+    times.left("w0")
+    with pytest.raises(ConfigError, match="no prior step times for workers of class 'b200'"):
+        times.joined("w9", "b200")
+    assert LearnedTimes({}, default=TRUTH).class_coefficients("any") == TRUTH
+
+
+def test_it_says_how_wrong_it_was_and_how_far_it_may_be() -> None:
+    times, rng = fleet(), random.Random(8)
+    for _ in range(200):
+        times.observe("w", "h100", interval(rng, noise=0.1))
+    error = times.error("w")
+    assert error is not None
+    assert error.samples == 128
+    # Mean of |gauss| is 0.8 standard deviations.
+    assert error.mape == pytest.approx(8.0, rel=0.3)
+    p50, p90 = times.predict_step_ms("w", BUSY) or (0.0, 0.0)
+    assert p50 == pytest.approx(BUSY.predicted_ms(TRUTH), rel=0.05)
+    assert p90 / p50 == pytest.approx(1.13, abs=0.04)
+
+
+def test_first_tokens_have_a_spread_of_their_own() -> None:
+    times, rng = fleet(), random.Random(9)
+    times.joined("w", "h100")
+    load = Load(8, 16_000, 4_000, 2)
+    plain = times.predict_ttft_ms("w", load, 2_000)
+    assert plain == pytest.approx(ttft_ms(TRUTH, load, 2_000) + times.overhead_ms("w"))
+    assert times.predict_ttft("w", load, 2_000) == pytest.approx((plain, 2 * plain))
+    for _ in range(100):
+        times.observe_first_token("w", 100.0, rng.uniform(110, 130))
+    p50, p90 = times.predict_ttft("w", load, 2_000) or (0.0, 0.0)
+    assert p50 == pytest.approx(1.2 * plain, rel=0.02)
+    assert p90 == pytest.approx(1.28 * plain, rel=0.02)
+    error = times.ttft_error("w")
+    assert error is not None
+    assert error.mape == pytest.approx(16.5, abs=2)
+    times.observe_first_token("gone", 1.0, 1.0)
+
+
+def test_the_same_traffic_teaches_the_same() -> None:
+    one, two = fleet(), fleet()
+    teach(one, random.Random(10), 30, {"w1": 1.3})
+    teach(two, random.Random(10), 30, {"w1": 1.3})
+    assert one.timing() == two.timing()
