@@ -13,8 +13,8 @@ def order(heap: EventHeap, events: list[tuple[float, int, str]]) -> list[str]:
     ran: list[str] = []
     for at_ms, rank, name in events:
         heap.push(at_ms, rank, ran.append, name)
-    while heap.run_next():
-        pass
+    while len(heap):
+        heap.run_next()
     return ran
 
 
@@ -42,8 +42,8 @@ def test_an_event_may_make_others() -> None:
             heap.push(heap.now_ms + 1, 0, again, left - 1)
 
     heap.push(5.0, 0, again, 2)
-    while heap.run_next():
-        pass
+    while len(heap):
+        heap.run_next()
     assert seen == [5.0, 6.0, 7.0]
     assert len(heap) == 0
 

@@ -339,7 +339,7 @@ class TestSetup:
             ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
             ({"front_end_ms": -1.0}, "front_end_ms must be 0 or more"),
             ({"step_noise": float("nan")}, "step_noise must be 0 or more"),
-            ({"failures": (Failure(3, 1.0),)}, r"names worker 3 of 1"),
+            ({"failures": (Failure(3, 1.0),)}, "there is no worker 3: the 1 workers"),
         ],
     )
     def test_what_can_not_be_is_named(self, fields: dict[str, object], message: str) -> None:

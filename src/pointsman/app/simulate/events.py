@@ -37,13 +37,10 @@ class EventHeap:
         order = rank if self._ties is None else self._ties.random()
         heapq.heappush(self._heap, (at_ms, order, self._pushed, handler, argument))
 
-    def run_next(self) -> bool:
-        """Move time on to the next event and run it; False when there is none."""
-        if not self._heap:
-            return False
+    def run_next(self) -> None:
+        """Move time on to the next event and run it. Raises IndexError when there is none."""
         self.now_ms, _, _, handler, argument = heapq.heappop(self._heap)
         handler(argument)
-        return True
 
     def __len__(self) -> int:
         return len(self._heap)

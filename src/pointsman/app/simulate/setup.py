@@ -110,9 +110,14 @@ class Setup:
         for name in ("front_end_ms", "kv_event_delay_ms", "metrics_every_ms", "startup_ms", "retries", "step_noise"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
-        for change in (*self.failures, *self.drains):
-            if not 0 <= change.worker < self.workers:
-                raise ConfigError(f"{change} names worker {change.worker} of {self.workers} (the first is 0)")
+        for failure in self.failures:
+            self._check_number(failure.worker)
+        for drain in self.drains:
+            self._check_number(drain.worker)
+
+    def _check_number(self, worker: int) -> None:
+        if not 0 <= worker < self.workers:
+            raise ConfigError(f"there is no worker {worker}: the {self.workers} workers are numbered from 0")
 
     @property
     def workers(self) -> int:

@@ -61,7 +61,7 @@ class Simulation:
         self._prompts = Prompts(trace, setup)
         self.block_tokens = self._prompts.block_tokens
         self._workers = _workers(trace, setup, self.block_tokens)
-        timing = {worker.id: worker.group.profile.step for worker in self._workers}
+        timing = {str(worker.id): worker.group.profile.step for worker in self._workers}
         chance = seed if policy_seed is None else policy_seed
         self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision)
         self.ledger = self._front_end.ledger
@@ -82,8 +82,7 @@ class Simulation:
         every = max(1, total // 200)
         report_at = every if on_progress is not None else math.inf
         while records.ended < total:
-            if not heap.run_next():
-                raise RuntimeError(f"{total - records.ended} requests never ended")
+            heap.run_next()
             if records.ended >= report_at:
                 report_at = records.ended + every
                 if on_progress is not None:
@@ -150,6 +149,9 @@ class Simulation:
             self.ledger.apply(ev.WorkerDraining(worker.id, self._heap.now_ms, "drained by the setup"))
 
     def _read(self, worker: ModelledWorker) -> None:
+        if len(self._heap) < len(self._workers):
+            # Each worker has one reading to come: nothing else is to come.
+            raise RuntimeError(f"{len(self._trace) - self._records.ended} requests wait for ever")
         self._telemetry.read(worker, self._heap.now_ms)
         self._heap.push(self._heap.now_ms + self._telemetry.every_ms, Rank.METRICS, self._read, worker)
 

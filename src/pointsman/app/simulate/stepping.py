@@ -34,6 +34,8 @@ class Stepping:
         self._noise = noise
         self._on_result = on_result
         self._on_reserved = on_reserved
+        self._settling: ModelledWorker | None = None
+        """Its last run is being told of: the next one begins after that."""
 
     def interrupt(self, worker: ModelledWorker) -> None:
         """Something is about to happen to its engine: a run ends with the step that it is in."""
@@ -42,7 +44,7 @@ class Stepping:
 
     def wake(self, worker: ModelledWorker) -> None:
         """Something happened to its engine: it computes, if there is anything and it does not do so already."""
-        if not worker.alive or worker.end_ms < math.inf:
+        if not worker.alive or worker.end_ms < math.inf or worker is self._settling:
             return
         if worker.begin(self._heap.now_ms, self._noise):
             self._heap.push(worker.end_ms, Rank.STEP, self._ended, (worker, worker.run))
@@ -54,5 +56,7 @@ class Stepping:
         worker, run = which
         if worker.run != run:
             return  # it was cut, or the worker died
+        self._settling = worker
         self._on_result(worker, worker.finish(self._itl))
+        self._settling = None
         self.wake(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from pointsman.app.simulate.setup import Setup
@@ -43,12 +44,13 @@ class Telemetry:
             self._ledger.apply(ev.HealthRead(worker.id, now_ms, False, False, "connection refused"))
 
     def refresh(self, workers: Iterable[ModelledWorker], now_ms: float) -> None:
-        """Read the load of all workers."""
+        """Read the load of all workers, but for those that did nothing since they were read last."""
         for worker in workers:
-            if worker.alive:
+            if worker.alive and (worker.unread or worker.end_ms < math.inf):
                 self._load(worker, now_ms)
 
     def _load(self, worker: ModelledWorker, now_ms: float) -> None:
+        worker.unread = False
         engine = worker.engine
         engine.look(now_ms)
         self._ledger.apply(

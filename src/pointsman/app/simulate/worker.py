@@ -12,10 +12,11 @@ from pointsman.app.simulate.intervals import IntervalCounter
 from pointsman.app.simulate.outcome import WorkerTotals
 from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.engine_model.config import EngineConfig
-from pointsman.core.engine_model.engine import EngineModel, StepResult
+from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.request import LengthRequest
 from pointsman.core.engine_model.request import Stage as EngineStage
+from pointsman.core.engine_model.step import StepResult
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 
 PROGRESS_EVERY_TOKENS = 32
@@ -70,6 +71,8 @@ class ModelledWorker:
         """By the id of their request."""
         self.held: dict[str, Flight] = {}
         """Flights whose KV is held for the worker that decodes, by the id of their prefill."""
+        self.unread = True
+        """It did something since its load was last read."""
         self.announcements: deque[list[KvEvent]] = deque()
         """KV events on their way to the ledger, a batch a run."""
         self._engine = EngineModel(self._config)
@@ -147,6 +150,7 @@ class ModelledWorker:
         (flight.sequence,) = self._engine.add(request)
         self.flights[request.id] = flight
         self._requests += 1
+        self.unread = True
 
     def begin(self, now_ms: float, rng: random.Random | None) -> bool:
         """Begin the next run of steps; False when there is nothing to compute."""
@@ -174,6 +178,7 @@ class ModelledWorker:
         """The run ended, at `end_ms`."""
         duration_ms = self.end_ms - self._begin_ms
         result = self._engine.finish_step(self.end_ms)
+        self.unread = True
         self._busy_ms += duration_ms
         self._void()
         if result.decodes:
