@@ -15,13 +15,26 @@ from pointsman.app.cli.output import STDOUT, write_json
 from pointsman.app.experiments.conduct import Results
 from pointsman.app.experiments.csv_rows import HEADER, csv_rows
 from pointsman.app.experiments.detail import detail_point
-from pointsman.app.experiments.measures import MEASURES, Kind, shown
-from pointsman.app.experiments.report.page import HEADLINES, html_report
+from pointsman.app.experiments.measures import MEASURES, shown, spread
+from pointsman.app.experiments.report.page import html_report
 from pointsman.app.experiments.summary import PointSummary, Summary, Value
 from pointsman.core.model.errors import ConfigError
 
 _HIDDEN = {"busy_cv", "token_imbalance", "queue_growth", "goodput_requests_s"}
 """Measures for JSON, CSV and the report: in the table they would hide the others."""
+
+
+_SWEPT = (
+    "goodput_share",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_mean_ms",
+    "e2e_p99_ms",
+    "hit_share",
+    "output_tokens_s_gpu",
+)
+_PIPE_WIDTH = 140
+"""Columns where the output is no terminal, so that nobody has to guess what was cut off."""
 
 
 def check_files(json_file: str | None, csv_file: Path | None, html_file: Path | None) -> None:
@@ -59,6 +72,8 @@ def print_results(summary: Summary, json_file: str | None) -> None:
         write_json(summary, json_file)
     else:
         console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = max(console.width, _PIPE_WIDTH)
         console.print(_first_line(summary))
         if summary.sweep is None:
             _print_point(console, summary.points[0])
@@ -96,11 +111,11 @@ def _print_point(console: Console, point: PointSummary) -> None:
 def _print_sweep(console: Console, summary: Summary) -> None:
     sweep = summary.sweep
     assert sweep is not None
-    keys = [key for key in (*HEADLINES, "output_tokens_s_gpu") if key != "goodput_share" or summary.slo is not None]
+    keys = [key for key in _SWEPT if key != "goodput_share" or summary.slo is not None]
     table = _table(sweep.axis, justify="right")
     table.add_column("policy", no_wrap=True)
     for key in keys:
-        table.add_column(MEASURES[key].title, justify="right")
+        table.add_column(MEASURES[key].title, justify="right", no_wrap=True)
     knees = {knee.policy: knee.value for knee in sweep.knees}
     for point in summary.points:
         columns = [[policy.metrics[key] for policy in point.policies] for key in keys]
@@ -139,13 +154,8 @@ def _cells(key: str, values: list[Value | None]) -> list[str]:
 
 
 def _spread(key: str, value: Value | None) -> str:
-    """` ± 3 %` of the value, or of a share in points."""
-    if value is None or value.low is None or value.high is None:
-        return ""
-    half = (value.high - value.low) / 2
-    if MEASURES[key].kind is Kind.SHARE:
-        return f" ± {100 * half:.1f}"
-    return f" ± {100 * half / value.value:.0f} %" if value.value else ""
+    text = "" if value is None else spread(key, value.value, value.low, value.high)
+    return f" {text}" if text else ""
 
 
 def _plain(value: Value | None) -> float | None:

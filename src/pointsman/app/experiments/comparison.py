@@ -51,17 +51,16 @@ class Comparison:
         return Comparison(self.second, self.first, self.key, _turned(self.difference, self.key), self.p_corrected)
 
 
-def compare(points: Sequence[Mapping[str, BySeed]], keys: Sequence[str]) -> list[list[Comparison]]:
-    """All pairs of policies on all `keys`, at each point, on the seeds that both finished.
+def compare(results: Mapping[str, BySeed], keys: Sequence[str]) -> list[Comparison]:
+    """All pairs of policies on all `keys`, on the seeds that both finished. What has no value is left out.
 
-    What has no value is left out. p values are corrected over all points together: whoever looks at twenty differences
-    finds one that is chance.
+    p values are corrected together: whoever looks at twenty differences finds one that is chance.
     """
-    found = [list(_pairs(results, keys)) for results in points]
-    corrected = iter(holm([apart.p for pairs in found for *_, apart in pairs]))
+    found = list(_pairs(results, keys))
+    corrected = holm([apart.p for *_, apart in found])
     return [
-        [Comparison(first, second, key, apart, next(corrected)) for first, second, key, apart in pairs]
-        for pairs in found
+        Comparison(first, second, key, apart, p)
+        for (first, second, key, apart), p in zip(found, corrected, strict=True)
     ]
 
 

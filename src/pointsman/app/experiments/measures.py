@@ -106,6 +106,18 @@ def shown(key: str, value: float | None) -> str:
     return f"{_digits(value)} {unit}"
 
 
+def spread(key: str, value: float, low: float | None, high: float | None) -> str:
+    """Half an interval: `± 3 %` of the value, or points of a share; empty where there is none."""
+    if low is None or high is None:
+        return ""
+    half = 50 * (high - low)
+    if MEASURES[key].kind is Kind.SHARE:
+        return f"± {half:.1f}"
+    if not value:
+        return ""
+    return f"± {half / value:.{0 if half / value >= 1 else 1}f} %"
+
+
 def _digits(value: float) -> str:
     """Three significant digits, thousands separated."""
     if value >= 100:

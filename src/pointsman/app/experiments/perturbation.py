@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from pointsman.core.workload.trace import Trace, TraceRequest
+from pointsman.core.workload.ordering import in_order
+from pointsman.core.workload.trace import Trace
 
 SHIFT_GAPS = 3.0
 """Conversations move by up to so many mean gaps between them, earlier or later."""
@@ -29,10 +30,8 @@ def perturbed(trace: Trace, seed: int, shift_gaps: float = SHIFT_GAPS) -> Trace:
     shifts = [rng.uniform(-most_ms, most_ms) for _ in range(max(groups) + 1)]
     moved = [request.at_ms + shifts[group] for request, group in zip(trace.requests, groups, strict=True)]
     back_ms = min(moved) - trace.requests[0].at_ms
-    order = sorted(range(len(trace)), key=lambda position: (moved[position], position))
-    new_position = {position: place for place, position in enumerate(order)}
-    requests = [_at(trace.requests[position], moved[position] - back_ms, new_position) for position in order]
-    return replace(trace, requests=requests)
+    requests = [replace(request, at_ms=at_ms - back_ms) for request, at_ms in zip(trace.requests, moved, strict=True)]
+    return replace(trace, requests=in_order(requests))
 
 
 def _groups(trace: Trace) -> list[int]:
@@ -53,8 +52,3 @@ def _groups(trace: Trace) -> list[int]:
             numbers.setdefault((request.tenant, request.session), group)
         groups.append(group)
     return groups
-
-
-def _at(request: TraceRequest, at_ms: float, new_position: dict[int, int]) -> TraceRequest:
-    after = None if request.after is None else new_position[request.after]
-    return replace(request, at_ms=at_ms, after=after)

@@ -44,7 +44,10 @@ class PolicySummary(msgspec.Struct, frozen=True):
 
 
 class ComparisonSummary(msgspec.Struct, frozen=True):
-    """`first` against `second`: `ratio − 1` for positive measures, difference for shares and counts."""
+    """`first` against `second`: `ratio − 1` for positive measures, difference for shares and counts.
+
+    p values are corrected over the comparisons of this point.
+    """
 
     first: str
     second: str
@@ -127,7 +130,6 @@ def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[
     """Statistics, comparisons and verdicts of results; `notes` are added as they are."""
     experiment = results.experiment
     keys = WITHOUT_SLO if experiment.slo is None else WITH_SLO
-    comparisons = compare([results.metrics(number) for number in range(len(experiment.points))], keys)
     trace = experiment.workload.trace(0)
     count = max(len(trace), 1)
     seconds = trace.duration_ms / 1_000
@@ -148,7 +150,7 @@ def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[
         step_noise=experiment.points[0].setup.step_noise,
         confidence=CONFIDENCE,
         measures={key: measure.meaning for key, measure in MEASURES.items()},
-        points=[_point(results, number, keys, each) for number, each in enumerate(comparisons)],
+        points=[_point(results, number, keys) for number in range(len(experiment.points))],
         sweep=_sweep(results, target),
         missing=missing_in_words(results),
         notes=list(notes),
@@ -182,8 +184,9 @@ def fleet_text(point: Point) -> str:
     return " + ".join(parts)
 
 
-def _point(results: Results, number: int, keys: Sequence[str], comparisons: Sequence[Comparison]) -> PointSummary:
+def _point(results: Results, number: int, keys: Sequence[str]) -> PointSummary:
     point, metrics = results.experiment.points[number], results.metrics(number)
+    comparisons = compare(metrics, keys)
     finished = {label: runs for label, runs in metrics.items() if runs}
     return PointSummary(
         name=point.name,

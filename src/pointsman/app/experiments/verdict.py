@@ -58,12 +58,12 @@ def _between(best: str, other: str, comparisons: Sequence[Comparison], results: 
     alike = [_name(each) for each in comparisons if not each.significant]
     parts = []
     if better:
-        parts.append(f"{best} beats {other} by {_listed(better)}")
+        parts.append(f"{best} beats {other} by {listed(better)}")
     if worse:
-        parts.append(f"{'it' if better else best} is worse{'' if better else f' than {other}'} by {_listed(worse)}")
+        parts.append(f"{'it' if better else best} is worse{'' if better else f' than {other}'} by {listed(worse)}")
     if alike:
         parts.append(
-            f"no significant difference {'' if parts else f'between {best} and {other} '}on {_listed(alike, 'or')}"
+            f"no significant difference {'' if parts else f'between {best} and {other} '}on {listed(alike, 'or')}"
         )
     return _capitalised("; ".join(parts)) + "."
 
@@ -74,7 +74,7 @@ def _by_one_seed(best: str, other: str, comparisons: Sequence[Comparison]) -> st
         for each in comparisons
         if each.difference.value
     ]
-    found = _listed(apart) or "the same"
+    found = listed(apart) or "the same"
     return f"{best} against {other}, one seed: {found}. Whether that is chance, several seeds tell (--seeds 5)."
 
 
@@ -112,7 +112,8 @@ def _warnings(results: Mapping[str, BySeed]) -> list[str]:
     return said
 
 
-def _listed(names: Sequence[str], last: str = "and") -> str:
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """For example `a, b and c`."""
     return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
 
 

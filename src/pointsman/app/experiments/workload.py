@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from pointsman.app.experiments.perturbation import perturbed
-from pointsman.core.model.errors import ConfigError
+from pointsman.core.workload.scale import faster
 from pointsman.core.workload.trace import Trace
 
 
@@ -53,15 +53,6 @@ class Made:
         return self.make(seed)
 
 
-def at_rate(trace: Trace, factor: float) -> Trace:
-    """The same requests `factor` times as fast: times between conversations shrink, thinking time stays."""
-    if factor == 1:
-        return trace
-    if not factor > 0:
-        raise ConfigError(f"the rate's factor must be above 0, not {factor}")
-    return replace(trace, requests=[replace(request, at_ms=request.at_ms / factor) for request in trace.requests])
-
-
 class TraceMemo:
     """Keeps the last trace made: the runs of one seed come after each other."""
 
@@ -72,5 +63,6 @@ class TraceMemo:
     def trace(self, seed: int, rate: float) -> Trace:
         """The traffic of that seed at that rate."""
         if self._last is None or self._last[:2] != (seed, rate):
-            self._last = (seed, rate, at_rate(self._workload.trace(seed), rate))
+            trace = self._workload.trace(seed)
+            self._last = (seed, rate, trace if rate == 1 else faster(trace, rate))
         return self._last[2]

@@ -24,9 +24,9 @@ class Axis:
     """Draw these instead of round numbers."""
 
     def at(self, value: float, start: float, length: float) -> float:
-        """Its pixel on an axis that begins at `start`; values outside lie on the edge."""
+        """Its pixel on an axis that begins at `start`; values outside lie on the edge. `low` may be above `high`."""
         low, high, value = (self._scaled(each) for each in (self.low, self.high, value))
-        share = (value - low) / (high - low) if high > low else 0.5
+        share = (value - low) / (high - low) if high != low else 0.5
         return start + length * min(max(share, 0.0), 1.0)
 
     def ticks(self, most: int = 6) -> list[float]:
@@ -57,7 +57,7 @@ class Axis:
         return found
 
     def _scaled(self, value: float) -> float:
-        return math.log(max(value, self.low * 1e-3, 1e-12)) if self.log else value
+        return math.log(max(value, 1e-12)) if self.log else value
 
 
 def axis_over(

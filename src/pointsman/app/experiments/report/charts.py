@@ -47,11 +47,14 @@ def detail_charts(summary: Summary, results: Results, point: int) -> Iterator[Ch
     slo = results.experiment.slo
     limit_ms = None if slo is None else slo.ttft_ms
     if summary.slo is not None:
-        yield _bars(at, "goodput_share", "Requests within the SLO", f"Share of all requests; SLO: {summary.slo}.")
+        yield _misses(at, summary.slo)
+    else:
+        yield _bars(at, "tpot_mean_ms", "Mean TPOT", "Time between the tokens of an answer. Whiskers: 95 % confidence.")
     yield _bars(at, "ttft_p99_ms", "P99 TTFT", "One request in a hundred waits longer. Whiskers: 95 % confidence.")
     yield _distribution(curves, limit_ms)
     yield _over_time(curves, limit_ms)
     yield _load(curves, at)
+    yield _bars(at, "hit_share", "Prompt tokens found cached", "Share of all prompt tokens; whiskers: 95 % confidence.")
 
 
 def sweep_charts(summary: Summary) -> Iterator[Chart]:
@@ -96,9 +99,32 @@ def _bars(point: PointSummary, key: str, title: str, caption: str) -> Chart:
         )
     highs = [bar.high if bar.high is not None else bar.value for bar in bars]
     axis = axis_over(highs, measure.title, show=_show(key))
-    if measure.unit is Unit.SHARE:
-        axis = Axis(measure.title, 0.0, 1.0, show=show_share)
     return Chart(title, caption, bar_chart(title, axis, bars))
+
+
+def _misses(point: PointSummary, slo: str) -> Chart:
+    """Where nearly all requests are good, those that are not show the difference."""
+    bars = []
+    for number, policy in enumerate(point.policies):
+        found = policy.metrics["goodput_share"]
+        missed = math.nan if found is None else 1 - found.value
+        low, high = (
+            (None, None) if found is None or found.low is None or found.high is None else (found.low, found.high)
+        )
+        bars.append(
+            Bar(
+                policy.policy,
+                _colour(number),
+                missed,
+                shown("goodput_share", missed),
+                None if high is None else 1 - high,
+                None if low is None else 1 - low,
+            )
+        )
+    highest = max((bar.high or bar.value for bar in bars if math.isfinite(bar.value)), default=1.0)
+    axis = Axis("of all requests", 0.0, min(1.0, max(1.06 * highest, 0.01)), show=show_share)
+    caption = f"Failed ones included. SLO: {slo.replace(',', ', ')}."
+    return Chart("Requests that miss the SLO", caption, bar_chart("Requests that miss the SLO", axis, bars))
 
 
 def _distribution(curves: dict[str, Curves], limit_ms: float | None) -> Chart:
@@ -145,7 +171,7 @@ def _over_time(curves: dict[str, Curves], limit_ms: float | None) -> Chart:
     ]
     marks = [] if limit_ms is None or limit_ms > y.high else [Mark(f"SLO {show_ms(limit_ms)}", y=limit_ms)]
     svg = line_chart("TTFT over time", x, y, series, marks=marks)
-    caption = "P90 of the requests that came at that time. A line that keeps rising: the fleet is too small."
+    caption = "P90 by time of arrival. If it keeps rising, the fleet is too small."
     return Chart("TTFT over time", caption, svg)
 
 
@@ -192,7 +218,9 @@ def _sweep_chart(
     values = [value for points in series.values() for _, value in points]
     y = axis_over(values, MEASURES[key].title, log=log, show=_show(key))
     if MEASURES[key].unit is Unit.SHARE:
-        y = Axis(MEASURES[key].title, 0.0, 1.0, show=show_share)
+        # Where nothing is bad, what happens between 95 and 100 % is what the chart is for.
+        low = math.floor(20 * min([*values, summary.sweep.target], default=0.0)) / 20
+        y = Axis(MEASURES[key].title, low if low >= 0.5 else 0.0, 1.0, show=show_share)
     ticks = tuple(point.value for point in summary.points)
     names = {point.value: point.name.partition("=")[2] for point in summary.points}
     x = axis_over(ticks, summary.sweep.unit, from_zero=False)

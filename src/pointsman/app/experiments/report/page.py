@@ -10,10 +10,11 @@ from markupsafe import Markup
 
 from pointsman.app.experiments.conduct import Results
 from pointsman.app.experiments.detail import detail_point
-from pointsman.app.experiments.measures import MEASURES, shown
+from pointsman.app.experiments.measures import MEASURES, shown, spread
 from pointsman.app.experiments.report.charts import Chart, detail_charts, sweep_charts
 from pointsman.app.experiments.report.svg import COLOURS
 from pointsman.app.experiments.summary import ComparisonSummary, PointSummary, Summary, Value
+from pointsman.app.experiments.verdict import listed
 
 HEADLINES = (
     "goodput_share",
@@ -50,7 +51,7 @@ def html_report(summary: Summary, results: Results) -> str:
     return _template().render(
         summary=summary,
         at=at,
-        headline=headline(at),
+        headline=sweep_headline(summary) or headline(at),
         labels=[(entry.label, number % COLOURS) for number, entry in enumerate(results.experiment.entries)],
         titles=[MEASURES[key].title for key in keys],
         rows=_rows(at, keys),
@@ -69,14 +70,37 @@ def headline(point: PointSummary) -> str:
     labels = [policy.policy for policy in point.policies]
     if len(labels) < 2:
         return f"What {labels[0]} does here" if labels else "No run was finished"
-    wins = sum(each.significant and each.better == point.leader for each in point.comparisons)
-    losses = sum(
-        each.significant and each.better != point.leader and point.leader in (each.first, each.second)
-        for each in point.comparisons
-    )
-    if not wins:
-        return f"None of {len(labels)} policies is surely better here"
-    return f"{point.leader} does best here" + (", not in everything" if losses else "")
+    told = [each for each in point.comparisons if each.significant and point.leader in (each.first, each.second)]
+    apart = {each.first for each in told} | {each.second for each in told}
+    best = [label for label in labels if label == point.leader or label not in apart]
+    others = [label for label in labels if label not in best]
+    if not others:
+        return "No policy is surely better here"
+    verb = "does" if len(best) == 1 else "do"
+    mixed = any(each.better != point.leader for each in told)
+    return f"{listed(best)} {verb} better than {listed(others)} here{', not in everything' if mixed else ''}"
+
+
+def sweep_headline(summary: Summary) -> str:
+    """How far each policy goes, in one line; empty without knees."""
+    sweep = summary.sweep
+    if sweep is None or not sweep.knees:
+        return ""
+    share = f"{100 * sweep.target:g} % within the SLO"
+    found = {knee.policy: knee.value for knee in sweep.knees}
+    values = set(found.values())
+    if values == {None}:
+        return f"Not one point keeps {share}"
+    word = "from" if sweep.axis == "workers" else "up to"
+    if len(values) == 1 and len(found) > 1:
+        return (
+            f"{listed(list(found))} keep {share} {word} {values.pop():g} {sweep.unit}{' on' if word == 'from' else ''}"
+        )
+    parts: list[str] = []
+    for label, value in found.items():
+        reach = "nowhere" if value is None else f"{word} {value:g}{'' if parts else f' {sweep.unit}'}"
+        parts.append(f"{label} {reach}" if parts else f"{label} keeps {share} {reach}")
+    return ", ".join(parts)
 
 
 def _rows(point: PointSummary, keys: list[str]) -> list[_Row]:
@@ -100,9 +124,7 @@ def _cells(point: PointSummary, key: str) -> list[_Cell]:
 
 
 def _interval(key: str, value: Value | None) -> str:
-    if value is None or value.low is None or value.high is None:
-        return ""
-    return f"{shown(key, value.low)} – {shown(key, value.high)}"
+    return "" if value is None else spread(key, value.value, value.low, value.high)
 
 
 def _difference(each: ComparisonSummary) -> str:

@@ -153,7 +153,7 @@ def bar_chart(title: str, axis: Axis, bars: Sequence[Bar], *, marks: Sequence[Ma
 
 def columns(title: str, y: Axis, rows: Sequence[tuple[str, int, Sequence[float]]], names: Sequence[str]) -> str:
     """Small columns, one row of them a series over the same scale: the load of each worker under each policy."""
-    each_height, left, gap = 74, 128, 14
+    each_height, left, gap = 70, 128, 22
     height = _TOP + (each_height + gap) * len(rows) + 18
     canvas = _Canvas(WIDTH, height, title)
     width = WIDTH - left - _RIGHT
