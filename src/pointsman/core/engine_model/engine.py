@@ -11,13 +11,14 @@ from pointsman.core.engine_model.block_hash import prompt_hashes, root_seed
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.events import AllBlocksCleared, KvEvent
 from pointsman.core.engine_model.length_sequence import LengthSequence
-from pointsman.core.engine_model.request import EngineRequest, LengthRequest, Stage
+from pointsman.core.engine_model.request import EngineRequest, LengthRequest
 from pointsman.core.engine_model.scheduler import Scheduler
 from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.engine_model.step import EngineCounters, Step, StepResult
 from pointsman.core.engine_model.token_sequence import TokenSequence
 from pointsman.core.engine_model.token_source import context_digest
 from pointsman.core.model.errors import EngineError
+from pointsman.core.model.stage import Stage
 
 
 class RequestRefusedError(EngineError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pointsman.core.engine_model.events import BlockStored
-from pointsman.core.engine_model.request import LengthRequest, Stage
+from pointsman.core.engine_model.request import LengthRequest
 from pointsman.core.engine_model.sequence import Sequence
+from pointsman.core.model.stage import Stage
 
 
 class LengthSequence(Sequence):

@@ -14,10 +14,10 @@ from pointsman.core.engine_model.block_pool import BlockPool
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.decoders import Decoders
 from pointsman.core.engine_model.events import BlockRemoved, KvEvent
-from pointsman.core.engine_model.request import Stage
 from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.engine_model.step import Batch
 from pointsman.core.engine_model.tiers import Tiers
+from pointsman.core.model.stage import Stage
 
 
 class Scheduler:

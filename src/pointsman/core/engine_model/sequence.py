@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pointsman.core.engine_model.block_pool import Key
 from pointsman.core.engine_model.events import BlockStored
-from pointsman.core.engine_model.request import EngineRequest, LengthRequest, Stage
+from pointsman.core.engine_model.request import EngineRequest, LengthRequest
+from pointsman.core.model.stage import Stage
 
 if TYPE_CHECKING:
     from pointsman.core.engine_model.decoders import Decoders
