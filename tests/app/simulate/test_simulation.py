@@ -256,12 +256,12 @@ class TestDeterminism:
 
     @pytest.mark.parametrize("policy", ["kv", "round_robin"])
     def test_the_order_of_what_happens_at_once_hardly_matters(self, play, fleet, shared_prompts, policy) -> None:
-        trace = shared_prompts(600, every_ms=4.0)
+        trace = shared_prompts(300, every_ms=4.0)
         # Arrivals on a coarse grid, so that many things do happen at once.
         trace = Trace("grid", [replace(r, at_ms=float(round(r.at_ms / 50) * 50)) for r in trace.requests], 16)
         setup = fleet(4, kv_event_delay_ms=0.0)
         speeds = []
-        for fields in ({}, *({"shuffle_ties": True, "seed": seed} for seed in range(3))):
+        for fields in ({}, *({"shuffle_ties": True, "seed": seed} for seed in range(2))):
             outcome = play(trace, setup, policy, **fields).outcome
             speeds.append(outcome.output_tokens.sum() / (outcome.ended_ms - outcome.started_ms))
         assert len({*speeds}) > 1
@@ -355,7 +355,7 @@ class TestSetup:
         assert set(outcome.status[2::3].tolist()) == {Status.REJECTED}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_every_request_ends_once_whatever_happens(data: st.DataObject) -> None:
     rng = random.Random(data.draw(st.integers(0, 2**32)))

@@ -8,6 +8,7 @@ with the second token. The KV is held until it has arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pointsman.app.simulate.events import EventHeap, Rank
@@ -15,6 +16,7 @@ from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.outcome import Status
 from pointsman.app.simulate.placing import Placing
 from pointsman.app.simulate.records import Records
+from pointsman.app.simulate.setup import Setup
 from pointsman.app.simulate.stepping import Stepping
 from pointsman.app.simulate.worker import ModelledWorker
 from pointsman.core.engine_model.engine import RequestRefusedError
@@ -22,7 +24,9 @@ from pointsman.core.engine_model.links import LinkNetwork
 from pointsman.core.engine_model.sequence import Sequence as Computed
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.stage import Stage
+from pointsman.core.timing.links import Link, network_link
 
 OnEnd = Callable[[Flight, Status], None]
 
@@ -139,3 +143,16 @@ class Handover:
         for moving in self._network.advance(self._heap.now_ms):
             self._arrived(self._moving.pop(moving))
         self._set_timer()
+
+
+def link_network(setup: Setup, workers: Sequence[ModelledWorker]) -> LinkNetwork:
+    """The setup's link for all workers, else each one's share of the network that is usual for its GPUs."""
+    if setup.link is not None:
+        return LinkNetwork(setup.link)
+    links: dict[int, Link] = {}
+    for worker in workers:
+        profile = worker.group.profile
+        # Nobody can say what network a GPU has that is not known: LinkNetwork's default then.
+        with suppress(ConfigError):
+            links[worker.number] = network_link(profile.gpu, profile.tensor_parallel)
+    return LinkNetwork(links=links)

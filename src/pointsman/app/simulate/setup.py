@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
-from pointsman.core.timing.profiles import Profile
+from pointsman.core.timing.links import Link
+from pointsman.core.timing.profile import Profile
 
 BLOCK_TOKENS_WITHOUT_IDS = 16
 """Block size for traces that name no blocks, and so none to keep."""
@@ -71,6 +72,9 @@ class Setup:
     prefix_caching: bool = True
     tiers: tuple[TierConfig, ...] = ()
     """Of each engine below the GPU, nearest first."""
+    link: Link | None = None
+    """Over which KV moves from workers for prefill to workers for decode, both ways of each worker; None: the network
+    that is usual for its GPUs."""
     front_end_ms: float = 0.0
     """Fixed time of the front end between a request's arrival and its decision."""
     kv_events: bool = True

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from pointsman.app.simulate.arrivals import Arrivals
 from pointsman.app.simulate.events import EventHeap, Rank
 from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.front_end import FrontEnd, OnDecision
+from pointsman.app.simulate.handover import Handover, link_network
 from pointsman.app.simulate.intervals import IntervalCounter
 from pointsman.app.simulate.outcome import Outcome, Status
 from pointsman.app.simulate.placing import Placing
@@ -32,10 +32,6 @@ from pointsman.core.workload.trace import Trace
 
 OnProgress = Callable[[int, int], None]
 """Called now and then with the requests that ended, and all."""
-
-
-if TYPE_CHECKING:
-    from pointsman.app.simulate.handover import Handover
 
 
 class Simulation:
@@ -72,7 +68,16 @@ class Simulation:
         self._stepping = Stepping(self._heap, self._itl, noise, self._run_ended, self._reserved)
         self._placing = Placing(self._front_end, self._telemetry, self._workers)
         self._splits = _split_models(self._workers)
-        self._handover = self._make_handover() if self._splits else None
+        self._handover = Handover(
+            self._heap,
+            self.ledger,
+            self._placing,
+            self._stepping,
+            link_network(setup, self._workers),
+            self._workers,
+            self._records,
+            self._end,
+        )
         self._last_end_ms = self._start_ms
 
     def run(self, on_progress: OnProgress | None = None) -> Outcome:
@@ -132,8 +137,7 @@ class Simulation:
             return
         now_ms = self._heap.now_ms
         for flight in worker.die(now_ms):
-            if self._handover is not None:
-                self._handover.lost(flight)
+            self._handover.lost(flight)
             flight.sequence = None
             if flight.first_token_ms is not None or not flight.retries:
                 # An accepted request is never sent twice: it may have been the one that killed the engine.
@@ -228,14 +232,13 @@ class Simulation:
             self.ledger.apply(ev.Finished(flight.request.id, self._heap.now_ms, prompt, cached, generated))
             worker.ended(flight, prompt_tokens=prompt, cached_tokens=cached, output_tokens=generated)
         self._records.output_tokens[flight.position] = generated
-        if flight.stage is Stage.PREFILL and self._handover is not None:
+        if flight.stage is Stage.PREFILL:
             self._handover.prefilled(flight, worker)
         else:
             self._end(flight, Status.DONE)
 
     def _reserved(self, worker: ModelledWorker, sequences: list[Sequence]) -> None:
-        if self._handover is not None:
-            self._handover.reserved(worker, sequences)
+        self._handover.reserved(worker, sequences)
 
     # ---- KV events
 
@@ -246,21 +249,6 @@ class Simulation:
         worker.announcements.append(events)
         heard_ms = self._heap.now_ms + self._setup.kv_event_delay_ms
         self._heap.push(heard_ms, Rank.KV, self._announced, (worker, worker.incarnation))
-
-    def _make_handover(self) -> Handover:
-        from pointsman.app.simulate.handover import Handover
-        from pointsman.core.engine_model.links import LinkNetwork
-
-        return Handover(
-            self._heap,
-            self.ledger,
-            self._placing,
-            self._stepping,
-            LinkNetwork(),
-            self._workers,
-            self._records,
-            self._end,
-        )
 
     def _announced(self, which: tuple[ModelledWorker, int]) -> None:
         """The oldest batch: they keep their order, whatever the order of simultaneous events."""

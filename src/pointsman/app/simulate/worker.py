@@ -15,7 +15,6 @@ from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.request import LengthRequest
-from pointsman.core.engine_model.request import Stage as EngineStage
 from pointsman.core.engine_model.step import StepResult
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 
@@ -145,7 +144,7 @@ class ModelledWorker:
             asked.output_tokens,
             block_hashes=prompt.keys,
             answer_hashes=prompt.answer_keys,
-            stage=EngineStage(flight.stage.value),
+            stage=flight.stage,
         )
         (flight.sequence,) = self._engine.add(request)
         self.flights[request.id] = flight
