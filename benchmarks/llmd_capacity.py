@@ -37,6 +37,7 @@ SENSITIVITY: Mapping[str, Mapping[str, Any]] = {
     "answers stay in the cache, as vLLM keeps them": {"answers_cached": True},
     "KV pool 5 % smaller": {"kv_tokens": 291_962},
     "220 ms of front end": {"front_end_ms": 220.0},
+    "load of the engines read each second": {"metrics_every_ms": 1_000.0},
     "blocks of 16 tokens": {"block_tokens": 16},
 }
 Results = dict[str, Any]
@@ -45,7 +46,7 @@ Results = dict[str, Any]
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded with the results."""
 
-    seeds: int = 4
+    seeds: int = 3
     jobs: int | None = None
     policies: tuple[str, ...] = tuple(POLICIES)
     popularities: tuple[str, ...] = POPULARITIES
