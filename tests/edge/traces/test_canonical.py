@@ -56,7 +56,7 @@ def _traces(draw: st.DrawFn) -> tuple[Trace, tuple[Observed, ...]]:
 
 
 @given(_traces(), st.sampled_from(["t.jsonl", "t.jsonl.gz"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nothing_of_a_trace_is_lost(made: tuple[Trace, tuple[Observed, ...]], name: str) -> None:
     trace, observed = made
     with tempfile.TemporaryDirectory() as folder:

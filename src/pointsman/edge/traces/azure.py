@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pointsman.core.workload.trace import TraceRequest
-from pointsman.edge.traces.csv_rows import csv_rows, whole_number
+from pointsman.edge.traces.csv_rows import csv_rows, to_whole_number
 from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
 from pointsman.edge.traces.problems import RowError
 from pointsman.edge.traces.source import Format, Source
@@ -23,11 +23,11 @@ def read_azure(source: Source) -> LoadedTrace:
             if isinstance(row, RowError):
                 raise row
             at_ms = epoch_ms(row["TIMESTAMP"], "TIMESTAMP")
-            lengths = whole_number(row, "ContextTokens"), whole_number(row, "GeneratedTokens")
+            prompt, output = (to_whole_number(row[column], column) for column in _COLUMNS[1:])
         except RowError as error:
             builder.leave_out(line, str(error))
             continue
-        builder.add(line, TraceRequest(at_ms, *lengths))
+        builder.add(line, TraceRequest(at_ms, prompt, output))
     return builder.build(source.name, "Azure LLM inference trace; no prefixes")
 
 

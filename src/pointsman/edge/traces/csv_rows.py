@@ -1,4 +1,4 @@
-"""Rows of CSV files with a header."""
+"""Rows of CSV files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def csv_rows(source: Source, needed: tuple[str, ...]) -> Iterator[tuple[int, Map
     columns: list[str] = []
     for line, raw in source.lines():
         try:
-            cells = next(csv.reader([raw.decode()], strict=True))
-        except (UnicodeDecodeError, csv.Error) as error:
-            yield line, RowError(f"is no line of CSV: {error}")
+            cells = cells_of(raw)
+        except RowError as error:
+            yield line, error
             continue
         if not columns:
             columns = [cell.strip() for cell in cells]
@@ -30,19 +30,25 @@ def csv_rows(source: Source, needed: tuple[str, ...]) -> Iterator[tuple[int, Map
             yield line, dict(zip(columns, cells, strict=True))
 
 
-def whole_number(row: Mapping[str, str], column: str) -> int:
+def cells_of(raw: bytes) -> list[str]:
+    """The cells of one line. Raises RowError."""
+    try:
+        return next(csv.reader([raw.decode()], strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RowError(f"is no line of CSV: {error}") from None
+
+
+def to_whole_number(text: str, field: str) -> int:
     """A cell as a whole number. Raises RowError."""
-    text = row[column].strip()
     try:
         return int(text)
     except ValueError:
-        raise RowError(f"{column}: expected a whole number, not {text!r}") from None
+        raise RowError(f"{field}: expected a whole number, not {text.strip()!r}") from None
 
 
-def number(row: Mapping[str, str], column: str) -> float:
+def to_number(text: str, field: str) -> float:
     """A cell as a number. Raises RowError."""
-    text = row[column].strip()
     try:
         return float(text)
     except ValueError:
-        raise RowError(f"{column}: expected a number, not {text!r}") from None
+        raise RowError(f"{field}: expected a number, not {text.strip()!r}") from None

@@ -5,13 +5,40 @@ from __future__ import annotations
 from pathlib import Path
 
 from pointsman.core.model.errors import TraceError
-from pointsman.edge.traces import azure, canonical, mooncake, ramp_csv, vllm_requests, vllm_workload
+from pointsman.edge.traces import (
+    access_log,
+    agentic,
+    aiperf,
+    azure,
+    canonical,
+    guidellm,
+    mooncake,
+    ramp_csv,
+    servegen,
+    vllm_bench,
+    vllm_requests,
+    vllm_workload,
+)
 from pointsman.edge.traces.loaded import LoadedTrace
 from pointsman.edge.traces.problems import Problems
 from pointsman.edge.traces.source import Format, Head, ReadOptions, Source, head_of
 
 FORMATS: dict[str, Format] = {
-    module.FORMAT.name: module.FORMAT for module in (canonical, mooncake, azure, ramp_csv, vllm_requests, vllm_workload)
+    module.FORMAT.name: module.FORMAT
+    for module in (
+        canonical,
+        mooncake,
+        azure,
+        agentic,
+        servegen,
+        access_log,
+        vllm_bench,
+        vllm_requests,
+        vllm_workload,
+        guidellm,
+        aiperf,
+        ramp_csv,
+    )
 }
 _MOST_KEYS = 12
 

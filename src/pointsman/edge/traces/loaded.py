@@ -22,7 +22,7 @@ class LoadedTrace:
     trace: Trace
     problems: Problems
     observed: tuple[Observed, ...] = ()
-    """One for each request of the trace, in its order; empty where the file holds no measured times."""
+    """One for each request of the trace, in its order; empty where the file holds no measured times of any."""
     format: str = ""
 
 
@@ -43,7 +43,8 @@ class TraceBuilder:
     ) -> None:
         """`any_order`: rows are written when requests end, so their order says nothing."""
         self.problems = problems
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
+        """Can be set until rows with block ids are added."""
         self._keep_times = keep_times
         self._any_order = any_order
         self._rows: list[_Row] = []
@@ -57,17 +58,22 @@ class TraceBuilder:
         *,
         key: Hashable = None,
         after: Hashable = None,
-    ) -> None:
-        """One row; `after` is the `key` of the row whose answer it waits for. A row that can't be is left out."""
+        label: str = "",
+    ) -> bool:
+        """One row; False: it can't be a request and is left out.
+
+        `after` is the `key` of the row whose answer it waits for, `label` says which of a line's rows it is.
+        """
         self.problems.rows += 1
         fault = self._fault(request)
         if fault:
-            self.problems.leave_out(line, fault)
-            return
+            self.problems.leave_out(line, f"{label}: {fault}" if label else fault)
+            return False
         if request.at_ms < self._before_ms and not self._any_order:
             self.problems.move(line, self._before_ms - request.at_ms)
         self._before_ms = request.at_ms
         self._rows.append(_Row(line, request, observed, key, after))
+        return True
 
     def leave_out(self, line: int, text: str) -> None:
         """A row that isn't even a request."""
@@ -84,10 +90,10 @@ class TraceBuilder:
         start_ms = None if self._keep_times else rows[0].request.at_ms
         positions = {row.key: position for position, row in enumerate(rows) if row.key is not None}
         requests = tuple(self._placed(row, position, positions, start_ms) for position, row in enumerate(rows))
-        observed = tuple(_shifted(row.observed, start_ms) for row in rows if row.observed is not None)
-        if len(observed) not in (0, len(rows)):
-            raise AssertionError("either all rows were measured or none")
-        blocks = self._block_tokens if any(request.block_ids for request in requests) else 0
+        observed: tuple[Observed, ...] = ()
+        if any(row.observed is not None for row in rows):
+            observed = tuple(_shifted(row.observed or _unobserved(row.request), start_ms) for row in rows)
+        blocks = self.block_tokens if any(request.block_ids for request in requests) else 0
         return LoadedTrace(Trace(name, requests, blocks, source), problems, observed)
 
     def _fault(self, request: TraceRequest) -> str:
@@ -101,8 +107,8 @@ class TraceBuilder:
         if not request.block_ids:
             return ""
         blocks = len(request.block_ids)
-        if self._block_tokens < 1 or blocks > -(-request.prompt_tokens // self._block_tokens):
-            return f"it has {blocks} block ids for {request.prompt_tokens} tokens in blocks of {self._block_tokens}"
+        if self.block_tokens < 1 or blocks > -(-request.prompt_tokens // self.block_tokens):
+            return f"it has {blocks} block ids for {request.prompt_tokens} tokens in blocks of {self.block_tokens}"
         return ""
 
     def _placed(self, row: _Row, position: int, positions: dict[Hashable, int], start_ms: float | None) -> TraceRequest:
@@ -124,6 +130,10 @@ class TraceBuilder:
 def _since(start_ms: float, at_ms: float) -> float:
     # Whole µs: seconds since 1970 as a float are not more exact, and digits that mean nothing fill files.
     return round(at_ms - start_ms, 3)
+
+
+def _unobserved(request: TraceRequest) -> Observed:
+    return Observed(request.at_ms, None, None, request.prompt_tokens, request.output_tokens)
 
 
 def _shifted(observed: Observed, start_ms: float | None) -> Observed:

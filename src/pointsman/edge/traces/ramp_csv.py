@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pointsman.core.workload.trace import TraceRequest
-from pointsman.edge.traces.csv_rows import csv_rows, number, whole_number
+from pointsman.edge.traces.csv_rows import csv_rows, to_number, to_whole_number
 from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
 from pointsman.edge.traces.problems import RowError
 from pointsman.edge.traces.source import Format, Source
@@ -18,13 +18,12 @@ def read_ramp_csv(source: Source) -> LoadedTrace:
         try:
             if isinstance(row, RowError):
                 raise row
-            request = TraceRequest(
-                number(row, "timestamp_ms"), whole_number(row, "prompt_len"), whole_number(row, "output_len")
-            )
+            at_ms = to_number(row["timestamp_ms"], "timestamp_ms")
+            prompt, output = (to_whole_number(row[column], column) for column in _COLUMNS[1:])
         except RowError as error:
             builder.leave_out(line, str(error))
             continue
-        builder.add(line, request)
+        builder.add(line, TraceRequest(at_ms, prompt, output))
     return builder.build(source.name, "arrivals and lengths; no prefixes")
 
 
