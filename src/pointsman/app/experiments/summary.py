@@ -164,7 +164,7 @@ def missing_in_words(results: Results) -> list[str]:
     for run in results.missing():
         by_place.setdefault((run.point, run.entry), []).append(run.seed)
     said = []
-    for (point, entry), seeds in by_place.items():
+    for (point, entry), seeds in sorted(by_place.items()):
         name = experiment.points[point].name
         label = experiment.entries[entry].label
         which = (

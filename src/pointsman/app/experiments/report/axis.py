@@ -84,8 +84,8 @@ def show_ms(value: float) -> str:
 
 
 def show_seconds(value: float) -> str:
-    """Seconds, or minutes from two of them on."""
-    return f"{value / 60:g} min" if value >= 120 else f"{value:g} s"
+    """Seconds, or whole minutes."""
+    return f"{value / 60:g} min" if value and not value % 60 else f"{value:g} s"
 
 
 def show_share(value: float) -> str:

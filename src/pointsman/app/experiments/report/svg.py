@@ -12,6 +12,8 @@ from pointsman.app.experiments.report.axis import Axis
 WIDTH, HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 18, 14, 44
 COLOURS = 8
+_LETTER = 7.0
+"""Width of a letter of a tick, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ def line_chart(
         return y.at(value, bottom, -height)
 
     _frame(canvas, x, y, px, py, bottom)
-    for mark in marks:
-        _mark(canvas, mark, px, py, bottom)
+    for number, mark in enumerate(marks):
+        _mark(canvas, mark, px, py, bottom - 8 - 14 * number)
     for each in series:
         if each.band:
             upper = [f"{px(at):.1f},{py(high):.1f}" for at, _, high in each.band]
@@ -184,24 +186,29 @@ def _frame(canvas: _Canvas, x: Axis, y: Axis, px: object, py: object, bottom: fl
     for tick in y.ticks(5):
         canvas.line(_LEFT, py(tick), WIDTH - _RIGHT, py(tick), "grid")
         canvas.text(_LEFT - 8, py(tick) + 4, y.show(tick), "tick", "end")
+    free_from = 0.0
     for tick in x.ticks(6):
         canvas.line(px(tick), bottom, px(tick), bottom + 4, "axis")
-        canvas.text(px(tick), bottom + 17, x.show(tick))
+        text = x.show(tick)
+        half = _LETTER * len(text) / 2
+        if px(tick) - half >= free_from:
+            canvas.text(px(tick), bottom + 17, text)
+            free_from = px(tick) + half + _LETTER
     canvas.line(_LEFT, bottom, WIDTH - _RIGHT, bottom, "axis")
     canvas.text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 8, x.title, "title")
     turned = f' transform="rotate(-90 12 {(_TOP + bottom) / 2:.0f})"'
     canvas.text(12, (_TOP + bottom) / 2, y.title, "title", more=turned)
 
 
-def _mark(canvas: _Canvas, mark: Mark, px: object, py: object, bottom: float) -> None:
+def _mark(canvas: _Canvas, mark: Mark, px: object, py: object, text_y: float) -> None:
     assert callable(px)
     assert callable(py)
     kind = "mark" if mark.colour is None else f"mark c{mark.colour}"
     if mark.x is not None:
         at = px(mark.x)
-        canvas.line(at, _TOP, at, bottom, kind)
+        canvas.line(at, _TOP, at, HEIGHT - _BOTTOM, kind)
         left_half = at < WIDTH / 2
-        canvas.text(at + (5 if left_half else -5), _TOP + 10, mark.text, "marktext", "start" if left_half else "end")
+        canvas.text(at + (5 if left_half else -5), text_y, mark.text, "marktext", "start" if left_half else "end")
     if mark.y is not None:
         canvas.line(_LEFT, py(mark.y), WIDTH - _RIGHT, py(mark.y), kind)
         canvas.text(WIDTH - _RIGHT - 4, py(mark.y) - 4, mark.text, "marktext", "end")
