@@ -71,6 +71,15 @@ def test_narrow_weights_save_memory_everywhere_and_time_where_the_gpu_can() -> N
     assert on_h100[1].step.d_ms_per_prefill_token < on_h100[0].step.d_ms_per_prefill_token
 
 
+def test_a_latent_is_kept_whole_on_each_gpu() -> None:
+    shape, hardware = model_shape("deepseek-r1"), gpu("h200")
+    eight, sixteen = (estimate(shape, hardware, precision="fp8", tensor_parallel=count) for count in (8, 16))
+    assert sixteen.step.c_ms_per_1000_context_tokens == eight.step.c_ms_per_1000_context_tokens
+    # Twice the GPUs hold the weights once, so each has more room; but none of it counts twice.
+    assert 611_000 <= eight.kv_tokens <= 613_000
+    assert sixteen.kv_tokens < 2 * 0.9 * 141e9 / shape.kv_bytes_per_token
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Llama-3.1-70B bf16 \(141 GB\) leaves no room for KV on 1 x H100"):
         estimate(model_shape("llama-70b"), gpu("h100"))

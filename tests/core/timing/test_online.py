@@ -50,6 +50,13 @@ def test_one_that_gets_hot_is_followed_and_so_is_its_recovery() -> None:
     assert times.factor("w1") == pytest.approx(1.0, abs=0.06)
 
 
+def test_a_sudden_change_of_a_worker_known_for_long_is_followed_soon() -> None:
+    times, rng = fleet(), random.Random(12)
+    teach(times, rng, 150)
+    teach(times, rng, 10, {"w1": 1.5})
+    assert times.factor("w1") == pytest.approx(1.5, rel=0.06)
+
+
 def test_what_all_workers_share_is_the_class() -> None:
     times, rng = fleet(), random.Random(3)
     teach(times, rng, 50)
@@ -82,6 +89,14 @@ def test_compilation_after_a_join_is_not_learned() -> None:
     for _ in range(5):
         times.observe("w0", "h100", interval(rng))
     assert step_ms(times, "w0") == pytest.approx(before, rel=0.05)
+
+
+def test_compilation_that_goes_on_is_not_learned_either() -> None:
+    times, rng = fleet(), random.Random(11)
+    times.joined("w", "h100")
+    for slow in (90.0, 30.0, 8.0, 3.0):
+        times.observe("w", "h100", interval(rng, slow=slow))
+    assert step_ms(times, "w") == BUSY.predicted_ms(TRUTH)
 
 
 def test_what_repeats_is_the_truth() -> None:

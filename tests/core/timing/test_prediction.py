@@ -125,6 +125,18 @@ def test_a_prompt_takes_as_many_steps_as_the_budget_makes_of_it() -> None:
     assert ttft_ms(STEP, Load(), 0) == STEP.a_ms
 
 
+def test_prompts_before_it_decode_beside_it_once_they_are_computed() -> None:
+    step = StepCoefficients(10.0, 5.0, 1.0, 0.01)
+    model = engine(step)
+    for number in range(40):
+        model.add(LengthRequest(f"w{number}", 500, 10_000))
+    model.add(LengthRequest("own", 500, 2))
+    first_ms, _ = run(model, 0.0, "own")
+    load = Load(0, 0, 40 * 500, 40, BUDGET)
+    half_ms = step.step_ms(0, 0, BUDGET) / 2
+    assert ttft_ms(step, load, 500) - half_ms == pytest.approx(first_ms, rel=0.05)
+
+
 def test_waiting_for_room_takes_as_long_as_others_need_to_leave() -> None:
     load = Load(sequences=50, context_tokens=50 * 1_000)
     # Each ends once in 200 steps: 250 tokens a step get free.

@@ -53,8 +53,7 @@ def ttft_ms(
     """
     steps = prefill_steps(load, new_tokens)
     ahead = load.waiting_prefill_tokens
-    # The prompts before it decode once they are computed: half of the time on the average, none in the last step.
-    joined = load.waiting / 2 * max(0, steps - 1) / steps
+    joined = _joined(load, steps)
     mean_prompt = ahead / load.waiting if load.waiting else 0.0
     sequences = load.sequences + joined
     context = load.context_tokens + load.sequences * (steps - 1) / 2 + joined * mean_prompt
@@ -63,6 +62,20 @@ def ttft_ms(
     computed_ms += coefficients.d_ms_per_prefill_token * (ahead + new_tokens)
     computed_ms += coefficients.q_ms_per_square_token * squares
     return overhead_ms + capacity_ms + _running_step_ms(coefficients, load) / 2 + computed_ms
+
+
+def _joined(load: Load, steps: int) -> float:
+    """Mean number of the requests before a prompt that decode already, over the steps until it is computed.
+
+    They are computed one after the other in the first `ahead` steps, and decode from then on.
+    """
+    if not load.waiting:
+        return 0.0
+    ahead = load.waiting_prefill_tokens / max(1.0, load.budget_tokens - load.sequences)
+    before = min(steps - 1, math.floor(ahead))
+    # Sum over the steps j = 0, 1, … of min(1, j/ahead).
+    sum_of_shares = steps - 1 - before + (before * (before + 1) / (2 * ahead) if before else 0.0)
+    return load.waiting * sum_of_shares / steps
 
 
 def _running_step_ms(coefficients: StepCoefficients, load: Load) -> float:
