@@ -30,8 +30,7 @@ class Placing:
     def place(self, request: Request, stage: Stage, now_ms: float, tried: set[WorkerId]) -> ModelledWorker | Status:
         """The worker, to which it is dispatched; or how the request ended. Raises PolicyError."""
         for _ in range(MAX_ATTEMPTS):
-            if self._telemetry.before_each_decision:
-                self._telemetry.refresh(self._workers, now_ms)
+            self._telemetry.catch_up(self._workers, now_ms)
             chosen = self._front_end.decide(request, stage, tried, now_ms)
             if chosen is None:
                 self._ledger.apply(ev.Failed(request.id, now_ms, "no worker can take the request"))

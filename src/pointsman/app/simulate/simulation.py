@@ -21,7 +21,6 @@ from pointsman.app.simulate.stepping import Stepping
 from pointsman.app.simulate.telemetry import Telemetry
 from pointsman.app.simulate.worker import ModelledWorker
 from pointsman.core.engine_model.engine import RequestRefusedError
-from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.sequence import Sequence
 from pointsman.core.engine_model.step import StepResult
 from pointsman.core.ledger import events as ev
@@ -61,7 +60,7 @@ class Simulation:
         chance = seed if policy_seed is None else policy_seed
         self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision)
         self.ledger = self._front_end.ledger
-        self._telemetry = Telemetry(self.ledger, setup, self._prompts.spec)
+        self._telemetry = Telemetry(self._heap, self.ledger, setup, self._prompts.spec)
         self._records = Records(trace)
         self._itl = IntervalCounter()
         noise = random.Random(f"noise {seed}") if setup.step_noise else None
@@ -211,14 +210,12 @@ class Simulation:
             apply(ev.FirstToken(flight.request.id, now_ms))
         for sequence in result.finished:
             self._finish(worker, worker.flights[sequence.request.id], sequence)
-        for flight, tokens in worker.reports(result.steps):
-            apply(ev.Progress(flight.request.id, now_ms, tokens))
+        self._telemetry.tokens(worker, now_ms)
         for sequence in result.first:
             flight_or_none = worker.flights.get(sequence.request.id)
             if flight_or_none is not None:
                 worker.started(flight_or_none)
-        if result.events and self._setup.kv_events:
-            self._announce(worker, result.events)
+        self._telemetry.blocks(worker, result.events, now_ms)
 
     def _finish(self, worker: ModelledWorker, flight: Flight, sequence: Sequence) -> None:
         """What a worker had to do for a request is done."""
@@ -239,22 +236,6 @@ class Simulation:
 
     def _reserved(self, worker: ModelledWorker, sequences: list[Sequence]) -> None:
         self._handover.reserved(worker, sequences)
-
-    # ---- KV events
-
-    def _announce(self, worker: ModelledWorker, events: list[KvEvent]) -> None:
-        if not self._setup.kv_event_delay_ms:
-            self._telemetry.blocks(worker.id, events, self._heap.now_ms)
-            return
-        worker.announcements.append(events)
-        heard_ms = self._heap.now_ms + self._setup.kv_event_delay_ms
-        self._heap.push(heard_ms, Rank.KV, self._announced, (worker, worker.incarnation))
-
-    def _announced(self, which: tuple[ModelledWorker, int]) -> None:
-        """The oldest batch: they keep their order, whatever the order of simultaneous events."""
-        worker, incarnation = which
-        if worker.incarnation == incarnation and worker.announcements:
-            self._telemetry.blocks(worker.id, worker.announcements.popleft(), self._heap.now_ms)
 
 
 def _workers(trace: Trace, setup: Setup, block_tokens: int) -> list[ModelledWorker]:

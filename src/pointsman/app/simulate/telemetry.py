@@ -1,10 +1,11 @@
-"""Telemetry: what engines say of themselves: health and load now and then, KV events with every run of steps."""
+"""Telemetry: what engines say of themselves: health and load now and then, tokens and KV events as they come."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
+from pointsman.app.simulate.events import EventHeap, Rank
 from pointsman.app.simulate.setup import Setup
 from pointsman.app.simulate.worker import ModelledWorker
 from pointsman.core.engine_model.events import BlockRemoved, BlockStored, KvEvent
@@ -20,11 +21,13 @@ PROBES_EVERY_MS = 5_000.0
 class Telemetry:
     """Tells the ledger. KV events come as keys: the hashes of modelled engines are the keys of the blocks."""
 
-    def __init__(self, ledger: Ledger, setup: Setup, spec: KeySpec) -> None:
+    def __init__(self, heap: EventHeap, ledger: Ledger, setup: Setup, spec: KeySpec) -> None:
+        self._heap = heap
         self._ledger = ledger
         self._spec = spec
         self._kv_events = setup.kv_events
-        self.before_each_decision = setup.metrics_every_ms == 0
+        self._delay_ms = setup.kv_event_delay_ms
+        self._before_each_decision = setup.metrics_every_ms == 0
         self.every_ms = setup.metrics_every_ms or PROBES_EVERY_MS
 
     def joined(self, worker: ModelledWorker, now_ms: float) -> None:
@@ -43,11 +46,46 @@ class Telemetry:
         elif worker.incarnation:
             self._ledger.apply(ev.HealthRead(worker.id, now_ms, False, False, "connection refused"))
 
-    def refresh(self, workers: Iterable[ModelledWorker], now_ms: float) -> None:
-        """Read the load of all workers, but for those that did nothing since they were read last."""
+    def catch_up(self, workers: Iterable[ModelledWorker], now_ms: float) -> None:
+        """Before a decision: runs of many steps are told of up to the step that they are in, as if each were one.
+
+        Where loads are read before each decision, those of all workers that did anything since they were read last.
+        """
         for worker in workers:
-            if worker.alive and (worker.unread or worker.end_ms < math.inf):
+            if worker.in_run:
+                worker.engine.look(now_ms)
+                self.tokens(worker, now_ms)
+                if self._kv_events:
+                    # These are older than the delay, or nearly so.
+                    self._hear(worker, math.inf)
+                    self._apply_blocks(worker.id, worker.engine.take_events(), now_ms)
+            if self._before_each_decision and worker.alive and (worker.unread or worker.end_ms < math.inf):
                 self._load(worker, now_ms)
+
+    def tokens(self, worker: ModelledWorker, now_ms: float) -> None:
+        """Answers that go on are reported every so many tokens."""
+        for flight, tokens in worker.reports():
+            self._ledger.apply(ev.Progress(flight.request.id, now_ms, tokens))
+
+    def blocks(self, worker: ModelledWorker, events: list[KvEvent], now_ms: float) -> None:
+        """What an engine's cache gained and lost since it was told of last."""
+        if not events or not self._kv_events:
+            return
+        if not self._delay_ms:
+            self._apply_blocks(worker.id, events, now_ms)
+            return
+        heard_ms = now_ms + self._delay_ms
+        worker.announcements.append((heard_ms, events))
+        self._heap.push(heard_ms, Rank.KV, self._heard, worker)
+
+    def _heard(self, worker: ModelledWorker) -> None:
+        self._hear(worker, self._heap.now_ms)
+
+    def _hear(self, worker: ModelledWorker, until_ms: float) -> None:
+        """Batches that are due, in their order, whatever the order of simultaneous events."""
+        waiting = worker.announcements
+        while waiting and waiting[0][0] <= until_ms:
+            self._apply_blocks(worker.id, waiting.popleft()[1], self._heap.now_ms)
 
     def _load(self, worker: ModelledWorker, now_ms: float) -> None:
         worker.unread = False
@@ -59,8 +97,7 @@ class Telemetry:
             )
         )
 
-    def blocks(self, worker: WorkerId, events: Sequence[KvEvent], now_ms: float) -> None:
-        """What an engine's cache gained and lost."""
+    def _apply_blocks(self, worker: WorkerId, events: Sequence[KvEvent], now_ms: float) -> None:
         apply = self._ledger.apply
         for event in events:
             if isinstance(event, BlockStored):

@@ -20,8 +20,8 @@ from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 
 PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew; the live relay's figure."""
-MOST_STEPS = PROGRESS_EVERY_TOKENS
-"""Longest run of steps: the ledger hears of tokens when a run ends, never later than the next report would be due."""
+MOST_STEPS = 256
+"""Longest run of steps: its steps are counted as equally long."""
 
 
 class ModelledWorker:
@@ -66,17 +66,18 @@ class ModelledWorker:
         """Changes whenever the end of the run that it is in does: an end that was foreseen before is void."""
         self.end_ms = math.inf
         """End of the run that it is in; inf: it computes nothing."""
+        self.in_run = False
+        """The run that it is in has several steps."""
         self.flights: dict[str, Flight] = {}
         """By the id of their request."""
         self.held: dict[str, Flight] = {}
         """Flights whose KV is held for the worker that decodes, by the id of their prefill."""
         self.unread = True
         """It did something since its load was last read."""
-        self.announcements: deque[list[KvEvent]] = deque()
-        """KV events on their way to the ledger, a batch a run."""
+        self.announcements: deque[tuple[float, list[KvEvent]]] = deque()
+        """KV events on their way to the ledger, with the time when they are heard there."""
         self._engine = EngineModel(self._config)
         self._begin_ms = 0.0
-        self._steps = 0
         self._reports: list[tuple[int, int, Flight]] = []
         """Heap of steps since the start, when a flight's next report is due."""
         self._pushed = 0
@@ -161,6 +162,7 @@ class ModelledWorker:
             return False
         self._begin_ms = now_ms
         self.end_ms = now_ms + step.duration_ms
+        self.in_run = step.steps > 1
         self.run += 1
         return True
 
@@ -204,6 +206,7 @@ class ModelledWorker:
     def _void(self) -> None:
         self.run += 1
         self.end_ms = math.inf
+        self.in_run = False
 
     # ---- tokens
 
@@ -211,11 +214,11 @@ class ModelledWorker:
         """A flight had its first token with the run that just ended: its next report comes with its 32nd."""
         self._report_after(flight, PROGRESS_EVERY_TOKENS - 1)
 
-    def reports(self, steps: int) -> list[tuple[Flight, int]]:
-        """Flights whose report is due after so many more steps, and how many tokens are new."""
-        self._steps += steps
+    def reports(self) -> list[tuple[Flight, int]]:
+        """Flights whose report is due by now, and how many tokens are new."""
         due: list[tuple[Flight, int]] = []
-        while self._reports and self._reports[0][0] <= self._steps:
+        done = self._engine.steps_done
+        while self._reports and self._reports[0][0] <= done:
             flight = heapq.heappop(self._reports)[2]
             if flight.sequence is None:
                 continue
@@ -230,7 +233,7 @@ class ModelledWorker:
 
     def _report_after(self, flight: Flight, steps: int) -> None:
         self._pushed += 1
-        heapq.heappush(self._reports, (self._steps + steps, self._pushed, flight))
+        heapq.heappush(self._reports, (self._engine.steps_done + steps, self._pushed, flight))
 
     def arrived(self, flight: Flight) -> None:
         """The KV of a flight is here; the run that the worker is in was cut before."""

@@ -69,6 +69,11 @@ class EngineModel:
         return self._scheduler.pool.used / self.config.num_blocks
 
     @property
+    def steps_done(self) -> int:
+        """Steps since the start; in a run as of the last `look`."""
+        return self._scheduler.decoders.ticks
+
+    @property
     def in_step(self) -> bool:
         """Whether a step has begun and not finished."""
         return self._step is not None
