@@ -130,13 +130,13 @@ class EngineStory(RuleBasedStateMachine):
             assert len(set(sequence.keys)) == len(sequence.keys) <= sequence.blocks
             owners.update(sequence.keys)
             plain += sequence.blocks - len(sequence.keys)
-        cached = set(pool._references)
+        cached = set(pool._cached)
         assert cached.issuperset(owners)
         for key in cached:
             assert pool.references(key) == owners[key]
             assert pool.is_free(key) == (key not in owners)
         assert pool.used == len(owners) + plain
-        assert pool.free == sum(pool._free.values())
+        assert pool.free == sum(run.plain + run.live for run in pool._runs)
 
     @invariant()
     def only_sequences_in_the_engine_hold_blocks(self) -> None:
