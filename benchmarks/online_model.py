@@ -21,11 +21,12 @@ import msgspec
 from harness import report
 from harness.command import carry_out
 from harness.data import data_file
-from harness.observed_engine import poisson_jobs, serve
+from harness.observed_engine import Served, poisson_jobs, serve
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.timing.interval import Interval
 from pointsman.core.timing.observer import WorkerObserver
 from pointsman.core.timing.online import LearnedTimes
+from pointsman.core.timing.prediction import Load, ttft_ms
 from pointsman.core.timing.profiles import profile
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.traces.formats import read_trace
@@ -60,6 +61,8 @@ class Ended:
     """Sequences decoding, itself included, and their KV tokens."""
     learned: tuple[Interval, ...]
     """What a front end learned since the one before."""
+    served: Served | None = None
+    """Of a simulated engine."""
 
 
 def recorded(run: str) -> list[Ended]:
@@ -106,23 +109,25 @@ def simulated(engine: str, rate: float, options: Options, *, live: bool) -> list
     jobs = poisson_jobs(rng, options.requests, rate, (200, 3000), (50, 400))
     config = EngineConfig(profile(engine).step, num_blocks=20_000, max_model_len=8_192)
     served = serve(config, jobs, report_every=16 if live else None, noise=options.noise, rng=rng, overhead_ms=20.0)
-    return [Ended(one.span, None, one.intervals) for one in served]
+    return [Ended(one.span, None, one.intervals, one) for one in served]
 
 
 def errors(ended: Sequence[Ended], prior: StepCoefficients, after: Sequence[int]) -> Results:
     """Percent by which TPOT was off: learning stops after so many requests, and all later ones are predicted.
 
     `tpot`: with the load that they met. `ahead`: with the load at their first token, as if nothing changed later.
+    `ttft`: of the first token, with the load when the request was sent.
     """
     learned = LearnedTimes({}, default=prior)
     learned.joined(WORKER, "class")
-    found: Results = {"tpot": {}, "ahead": {}}
+    found: Results = {"tpot": {}, "ahead": {}, "ttft": {}}
     for count in range(len(ended) + 1):
         if count in after:
             coefficients = learned.coefficients(WORKER)
             assert coefficients is not None
             found["tpot"][str(count)] = _mean_error(ended[count:], coefficients)
             found["ahead"][str(count)] = _mean_error_ahead(ended[count:], coefficients)
+            found["ttft"][str(count)] = _ttft_error(ended[count:], coefficients, learned.overhead_ms(WORKER))
         if count < len(ended):
             for interval in ended[count].learned:
                 learned.observe(WORKER, "class", interval)
@@ -145,6 +150,17 @@ def _mean_error_ahead(later: Sequence[Ended], coefficients: StepCoefficients) ->
             sequences, context = one.at_first_token
             said_ms = coefficients.step_ms(sequences, context, 0.0)
             values.append(abs(said_ms / (one.span.elapsed_ms / one.span.steps) - 1))
+    return 100 * statistics.fmean(values) if values else None
+
+
+def _ttft_error(later: Sequence[Ended], coefficients: StepCoefficients, overhead_ms: float) -> float | None:
+    served = [one.served for one in later if one.served is not None]
+    values = []
+    for one in served:
+        seen = one.load
+        load = Load(seen.sequences, seen.context_tokens, seen.waiting_prefill_tokens, seen.waiting)
+        said_ms = ttft_ms(coefficients, load, one.job.prompt_tokens, overhead_ms=overhead_ms)
+        values.append(abs(said_ms / one.ttft_ms - 1))
     return 100 * statistics.fmean(values) if values else None
 
 
@@ -180,12 +196,13 @@ def summary(results: Results) -> Results:
 def markdown(results: Results) -> str:
     """A row a case."""
     after = [str(count) for count in results["after"]]
-    header = ["TPOT error %, mean; requests learned from", "prior", *after, "ahead, 50"]
+    header = ["TPOT error %, mean; requests learned from", "prior", *after, "ahead, 50", "TTFT, 50"]
     rows = []
     for case in results["cases"]:
         factor = "× 3" if case["factor"] > 1 else "× 1/3"
         values = [report.number(case["tpot"].get(count), 1) for count in after]
-        rows.append([case["case"], factor, *values, report.number(case["ahead"].get(str(BAR_AFTER)), 1)])
+        values += [report.number(case[kind].get(str(BAR_AFTER)), 1) for kind in ("ahead", "ttft")]
+        rows.append([case["case"], factor, *values])
     found = summary(results)
     worst = ", ".join(f"{kind} {value:.1f} %" for kind, value in found["tpot_error_after_50"].items())
     verdict = "met" if found["met"] else "MISSED"

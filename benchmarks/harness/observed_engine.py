@@ -12,7 +12,7 @@ from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.request import LengthRequest
 from pointsman.core.engine_model.sequence import Sequence as EngineSequence
 from pointsman.core.timing.interval import Interval
-from pointsman.core.timing.observer import WorkerObserver
+from pointsman.core.timing.observer import ObservedLoad, WorkerObserver
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,23 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request that is done. `span`: its own time from the first token to the last, None for a short one."""
+    """One request that is done. `span`: its own time from the first token to the last, None for a short one.
+
+    `load`: what was in flight when it was sent, as far as a front end knew.
+    """
 
     number: int
     job: Job
     first_ms: float
     end_ms: float
+    load: ObservedLoad
     span: Interval | None
     intervals: tuple[Interval, ...]
     """What a front end learned since the request before it ended."""
+
+    @property
+    def ttft_ms(self) -> float:
+        return self.first_ms - self.job.at_ms
 
     @property
     def tpot_ms(self) -> float:
@@ -109,11 +117,13 @@ def _seen(
 ) -> list[Served]:
     done: list[Served] = []
     first_ms: dict[int, float] = {}
+    loads: dict[int, ObservedLoad] = {}
     learned: list[Interval] = []
     while events:
         at_ms, _, number, kind, count = heapq.heappop(events)
         found = None
         if kind == "start":
+            loads[number] = observer.load(at_ms)
             for one in (observer, spans):
                 one.started(str(number), at_ms, jobs[number].prompt_tokens)
         elif kind == "first":
@@ -127,7 +137,7 @@ def _seen(
             found = observer.ended(str(number), at_ms, output_tokens=jobs[number].output_tokens)
             if found is not None:
                 learned.append(found)
-            done.append(Served(number, jobs[number], first_ms[number], at_ms, span, tuple(learned)))
+            done.append(Served(number, jobs[number], first_ms[number], at_ms, loads[number], span, tuple(learned)))
             learned, found = [], None
         if found is not None:
             learned.append(found)

@@ -8,6 +8,7 @@ import pytest
 import online_model
 from harness.observed_engine import Job, poisson_jobs, serve
 from pointsman.core.engine_model.config import EngineConfig
+from pointsman.core.timing.prediction import Load, ttft_ms
 from pointsman.core.timing.profiles import profile
 
 OPTIONS = online_model.Options(requests=110, after=(0, 50))
@@ -47,6 +48,23 @@ def test_intervals_take_as_long_as_their_sums_say(report_every: int | None, rate
     assert ratios[-len(ratios) // 20] < 1.1
 
 
+@pytest.mark.parametrize("rate", [0.3, 3.0, 6.0])
+def test_first_tokens_come_when_predicted_on_the_average(rate: float) -> None:
+    step = profile("h100/llama-70b-tp4").step
+    jobs = poisson_jobs(random.Random(4), 200, rate, (200, 3000), (50, 400))
+    config = EngineConfig(step, num_blocks=40_000, max_batched_tokens=2048)
+    said, came = [], []
+    for one in serve(config, jobs, overhead_ms=20.0):
+        load = Load(
+            one.load.sequences, one.load.context_tokens, one.load.waiting_prefill_tokens, one.load.waiting, 2048
+        )
+        said.append(ttft_ms(step, load, one.job.prompt_tokens, overhead_ms=20.0))
+        came.append(one.ttft_ms)
+    assert sum(said) / sum(came) == pytest.approx(1.0, abs=0.08)
+    # Nobody knows where in a step a request falls.
+    assert sum(abs(a / b - 1) for a, b in zip(said, came, strict=True)) / len(came) < 0.25
+
+
 def test_a_driven_engine_is_seen_as_it_is() -> None:
     step = profile("h100/llama-70b-tp4").step
     (one,) = serve(EngineConfig(step, num_blocks=1000), [Job(5.0, 1000, 33)], overhead_ms=10.0)
@@ -62,11 +80,17 @@ def test_the_page_says_whether_the_bar_is_met() -> None:
     results = {
         "after": (0, 50),
         "cases": [
-            {"case": "vLLM on X, recorded", "factor": 3.0, "tpot": {"0": 200.0, "50": 9.0}, "ahead": {"50": 12.0}},
-            {"case": "e, 1/s, log", "factor": 1 / 3, "tpot": {"0": 66.0, "50": 1.0}, "ahead": {"50": None}},
+            {
+                "case": "vLLM on X, recorded",
+                "factor": 3.0,
+                "tpot": {"0": 200.0, "50": 9.0},
+                "ahead": {"50": 12.0},
+                "ttft": {},
+            },
+            {"case": "e, 1/s, log", "factor": 1 / 3, "tpot": {"0": 66.0, "50": 1.0}, "ahead": {}, "ttft": {"50": 17.0}},
         ],
     }
     text = online_model.markdown(results)
-    assert "| vLLM on X, recorded | × 3 | 200.0 | 9.0 | 12.0 |" in text
-    assert "| e, 1/s, log | × 1/3 | 66.0 | 1.0 | – |" in text
+    assert "| vLLM on X, recorded | × 3 | 200.0 | 9.0 | 12.0 | – |" in text
+    assert "| e, 1/s, log | × 1/3 | 66.0 | 1.0 | – | 17.0 |" in text
     assert "recorded 9.0 %, simulated 1.0 %; bar 8 %: MISSED" in text

@@ -2,7 +2,8 @@
 
 The engine takes decodes first in each step, then prompts, first come first served, up to its token budget: a prompt is
 computed in `ceil((tokens before it + its own) / (budget − decodes))` steps, each of which decodes, too. A request that
-comes while a step runs waits for its end: half a step.
+comes while a step runs waits for its end, half a step on the average; prompts that wait already are in that step, as
+far as it has room.
 """
 
 from __future__ import annotations
@@ -30,12 +31,18 @@ class Load:
     """Requests that these belong to; each decodes from its first token on."""
     budget_tokens: int = DEFAULT_BUDGET_TOKENS
     """Tokens a step, decodes and prompts together."""
+    in_step: bool = True
+    """A step is being computed, if there is anything to compute. False right between two steps."""
+
+    @property
+    def room_tokens(self) -> float:
+        """Prompt tokens a step."""
+        return max(1.0, self.budget_tokens - self.sequences)
 
 
 def prefill_steps(load: Load, new_tokens: float) -> int:
-    """Steps until a prompt of `new_tokens` uncached tokens is computed; at least one."""
-    room = max(1.0, load.budget_tokens - load.sequences)
-    return max(1, math.ceil((load.waiting_prefill_tokens + new_tokens) / room))
+    """Steps until a prompt of `new_tokens` uncached tokens is computed, after the one that runs; at least one."""
+    return max(1, math.ceil((load.waiting_prefill_tokens - _in_step_tokens(load) + new_tokens) / load.room_tokens))
 
 
 def ttft_ms(
@@ -52,38 +59,43 @@ def ttft_ms(
     `overhead_ms`: the way to the engine and back. `capacity_ms`: waiting for KV or a place, see `capacity_wait_ms`.
     """
     steps = prefill_steps(load, new_tokens)
-    ahead = load.waiting_prefill_tokens
+    in_step = _in_step_tokens(load)
+    ahead = load.waiting_prefill_tokens - in_step
     joined = _joined(load, steps)
-    mean_prompt = ahead / load.waiting if load.waiting else 0.0
+    mean_prompt = load.waiting_prefill_tokens / load.waiting if load.waiting else 0.0
     sequences = load.sequences + joined
     context = load.context_tokens + load.sequences * (steps - 1) / 2 + joined * mean_prompt
     squares = mean_prompt * ahead + (cached_tokens + new_tokens) ** 2 - cached_tokens**2
     computed_ms = steps * coefficients.step_ms(sequences, context, 0.0)
     computed_ms += coefficients.d_ms_per_prefill_token * (ahead + new_tokens)
     computed_ms += coefficients.q_ms_per_square_token * squares
-    return overhead_ms + capacity_ms + _running_step_ms(coefficients, load) / 2 + computed_ms
+    running_ms = 0.0
+    if load.in_step and (load.sequences or load.waiting_prefill_tokens):
+        running_ms = coefficients.step_ms(load.sequences, load.context_tokens, in_step, mean_prompt * in_step)
+    return overhead_ms + capacity_ms + running_ms / 2 + computed_ms
+
+
+def _in_step_tokens(load: Load) -> float:
+    """Waiting tokens that the running step computes."""
+    return min(load.waiting_prefill_tokens, load.room_tokens) if load.in_step else 0.0
 
 
 def _joined(load: Load, steps: int) -> float:
     """Mean number of the requests before a prompt that decode already, over the steps until it is computed.
 
-    They are computed one after the other in the first `ahead` steps, and decode from then on.
+    They are computed one after the other, as many tokens a step as there is room, and decode from then on.
     """
     if not load.waiting:
         return 0.0
-    ahead = load.waiting_prefill_tokens / max(1.0, load.budget_tokens - load.sequences)
-    before = min(steps - 1, math.floor(ahead))
-    # Sum over the steps j = 0, 1, … of min(1, j/ahead).
-    sum_of_shares = steps - 1 - before + (before * (before + 1) / (2 * ahead) if before else 0.0)
+    ahead = load.waiting_prefill_tokens / load.room_tokens
+    first = 1 if load.in_step else 0
+    last = first + steps
+    whole = max(first, min(last, math.floor(ahead) + 1))
+    # Sum over the steps j of min(1, j/ahead).
+    sum_of_shares = last - whole
+    if whole > first:
+        sum_of_shares += (whole * (whole - 1) - first * (first - 1)) / 2 / ahead
     return load.waiting * sum_of_shares / steps
-
-
-def _running_step_ms(coefficients: StepCoefficients, load: Load) -> float:
-    """The step that is being computed when a request comes; 0 at an idle engine."""
-    if not load.sequences and not load.waiting_prefill_tokens:
-        return 0.0
-    room = max(1.0, load.budget_tokens - load.sequences)
-    return coefficients.step_ms(load.sequences, load.context_tokens, min(load.waiting_prefill_tokens, room))
 
 
 def tpot_ms(coefficients: StepCoefficients, load: Load, prefill_tokens_per_step: float = 0.0) -> float:
