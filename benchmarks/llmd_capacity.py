@@ -125,7 +125,29 @@ def summary(results: Results) -> dict[str, Any]:
         tok_s = {policy: _mean(runs, "tok_s_of_all") for policy, runs in by_policy.items() if runs}
         if DEFAULT_POLICY in tok_s:
             ratios[popularity] = tok_s[DEFAULT_POLICY] / max(tok_s.values())
-    return {"deviations": deviations, "default_to_best": ratios}
+    return {
+        "deviations": deviations,
+        "in_order": in_order(results),
+        "same_knees": same_knees(results),
+        "default_to_best": ratios,
+    }
+
+
+def in_order(results: Results) -> bool:
+    """Whether of any two policies whose published tok/s are 5 % apart the same one is ahead here."""
+    pairs = [
+        (_mean(stages, "tok_s"), _mean(_of(results, policy=policy, popularity="uniform"), "tok_s"))
+        for policy, stages in results["published"].items()
+    ]
+    return all(ours > others for theirs, ours in pairs for its, others in pairs if theirs > 1.05 * its)
+
+
+def same_knees(results: Results) -> bool:
+    """Whether each policy saturates at the published stage, in most seeds."""
+    return all(
+        statistics.mode(one["knee"] for one in _of(results, policy=policy, popularity="uniform")) == _knee(stages)
+        for policy, stages in results["published"].items()
+    )
 
 
 def markdown(results: Results) -> str:

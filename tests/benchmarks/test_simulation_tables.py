@@ -8,6 +8,7 @@ import pytest
 import llmd_capacity
 import mooncake_fast25
 import random_or_best
+import simulator
 from harness import report
 from harness.capacity_runs import POLICIES, Run, carry_out_run
 from harness.data import data_file
@@ -75,7 +76,22 @@ def test_the_capacity_tables_compare_each_run_with_its_own_kind(short_runs: dict
     assert "| 250 output tokens | – | – | 777 | – |" in text
     found = llmd_capacity.summary(results)
     assert found["default_to_best"] == {"uniform": 1.0, "zipf": 1.0}
+    assert found["in_order"]  # all published values are equal, so any order is theirs
+    assert not found["same_knees"]
     assert found["deviations"]["llm-d precise 3/2/2"] == pytest.approx(1_003 / 1_100 - 1)
+
+
+def test_order_and_knees_are_compared_with_the_published_ones(short_runs: dict[str, dict[str, Any]]) -> None:
+    results = _capacity_results(short_runs)
+    precise, estimated = results["published"]["llm-d precise 3/2/2"], results["published"]["llm-d estimated 1/1/1"]
+    results["published"] = {"llm-d precise 3/2/2": precise, "llm-d estimated 1/1/1": estimated}
+    assert llmd_capacity.in_order(results)
+    # Here the later policy of the list has more tok/s: not what was published with 10 % more for the first one.
+    results["published"]["llm-d precise 3/2/2"] = [{**stage, "tok_s": 1.1 * stage["tok_s"]} for stage in precise]
+    assert not llmd_capacity.in_order(results)
+    for one in results["runs"]:
+        one["knee"] = 20.0
+    assert llmd_capacity.same_knees(results)
 
 
 def test_mooncakes_table_has_ratios_to_load_balance() -> None:
@@ -88,6 +104,20 @@ def test_mooncakes_table_has_ratios_to_load_balance() -> None:
     text = mooncake_fast25.markdown({"runs": runs})
     assert "| random | 19.65 | 20.00 | 3.73 | 4.00 | 9.00 | 0.300 |" in text
     assert mooncake_fast25.summary({"runs": runs})["local_to_load_balance"] == pytest.approx(0.7)
+
+
+def test_the_speed_table_says_whether_chance_plays_a_part() -> None:
+    row = {"wall_s": 9.0, "cpu_s": 8.0, "simulated_s": 4_000.0, "rss_mb": 300.0, "ttft_mean_s": 2.0, "hit": 0.3}
+    row = {**row, "tok_s": 1_000.0, "load_s": 1.0, "trace_mb": 100.0, "done": 9}
+    rounds = [{**row, "digest": "a"}, {**row, "digest": "a", "cpu_s": 12.0}]
+    shuffled = {"kv": {**row, "tok_s": 1_005.0, "ttft_mean_s": 1.9}}
+    results = {"rows": {"kv/512": rounds}, "shuffled": shuffled, "foreign_cores": 0.0}
+    text = simulator.markdown(results)
+    assert "| kv | 512 | 10.0 | 9.0 | 400 | 300 | 2.00 | 0.300 |" in text
+    assert "Rounds with the same seed: 2, the same bytes." in text
+    assert "kv +0.50% tok/s, -5.0% mean TTFT" in text
+    rounds[1]["digest"] = "b"
+    assert "**not the same numbers**" in simulator.markdown(results)
 
 
 def test_a_reduction_has_an_interval_over_paired_seeds() -> None:
