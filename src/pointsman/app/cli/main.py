@@ -17,6 +17,7 @@ _VERBS = {
     "simulate": "Compare policies and fleets on a trace, before anything is switched on.",
     "status": "What a running front end knows: workers, load, cache hits, reasons.",
     "policies": "The policies of a running front end; switch between them.",
+    "trace": "Traces of traffic: statistics, made ones, parts and multiples.",
     "version": "The version.",
 }
 EXIT_ERROR = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import count
 
+from pointsman.core.model.errors import TraceError
 from pointsman.core.workload.trace import TraceRequest
 
 
@@ -56,9 +57,11 @@ class PromptNode:
 
 
 class PromptTree:
-    """The root of all beginnings of one trace."""
+    """The root of all beginnings of one trace. Raises TraceError for blocks of nothing."""
 
     def __init__(self, block_tokens: int) -> None:
+        if block_tokens < 1:
+            raise TraceError(f"blocks of {block_tokens} tokens can't be")
         self.block_tokens = block_tokens
         self._ids = count()
         self.root = PromptNode(self, 0, ())

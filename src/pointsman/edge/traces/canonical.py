@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from pointsman.core.model.errors import TraceError
 from pointsman.core.workload.trace import Trace, TraceRequest
 from pointsman.edge.traces.block_runs import Run, common_prefix, from_runs, to_runs
-from pointsman.edge.traces.lines import decode
+from pointsman.edge.traces.lines import decode, write_lines
 from pointsman.edge.traces.loaded import MOST_TOKENS, LoadedTrace, TraceBuilder
 from pointsman.edge.traces.observed import Observed
 from pointsman.edge.traces.problems import RowError
@@ -59,25 +57,12 @@ def write_trace(trace: Trace, path: Path, observed: tuple[Observed, ...] = ()) -
     """
     if observed and len(observed) != len(trace):
         raise TraceError(f"{path}: {len(observed)} measurements for {len(trace)} requests")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as raw:
-            if path.suffix == ".gz":
-                # No name and no time inside, so that the same trace gives the same bytes.
-                with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
-                    _write(trace, observed, packed)  # type: ignore[arg-type]  # see lines.open_file
-            else:
-                _write(trace, observed, raw)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise TraceError(f"{path}: can't be written: {error.strerror or error}") from error
+    write_lines(path, _lines(trace, observed))
 
 
-def _write(trace: Trace, observed: tuple[Observed, ...], stream: BinaryIO) -> None:
+def _lines(trace: Trace, observed: tuple[Observed, ...]) -> Iterator[bytes]:
     encoder = msgspec.json.Encoder()
-    header = _Header(VERSION, trace.name, trace.block_tokens, trace.source, len(trace))
-    stream.write(encoder.encode(header) + b"\n")
+    yield encoder.encode(_Header(VERSION, trace.name, trace.block_tokens, trace.source, len(trace)))
     last_of: dict[object, int] = {}
     for position, request in enumerate(trace.requests):
         like, blocks = _shortened(trace, request, last_of)
@@ -96,7 +81,7 @@ def _write(trace: Trace, observed: tuple[Observed, ...], stream: BinaryIO) -> No
             priority=request.priority,
             observed=observed[position] if observed else None,
         )
-        stream.write(encoder.encode(row) + b"\n")
+        yield encoder.encode(row)
         if request.block_ids:
             last_of[request.block_ids[0]] = position
             if request.session is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -71,6 +72,27 @@ def open_file(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         raise TraceError(f"{path}: can't be read: {error.strerror or error}") from error
     except (EOFError, zlib.error) as error:
         raise TraceError(f"{path}: its gzip data are damaged or cut off: {error}") from error
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Write a file, gzipped when its name ends in `.gz`. An old file is replaced only by a whole new one.
+
+    Raises TraceError when it can't be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as raw:
+            if path.suffix == ".gz":
+                # No name and no time inside, so that the same lines give the same bytes.
+                with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+                    packed.writelines(line + b"\n" for line in lines)
+            else:
+                raw.writelines(line + b"\n" for line in lines)
+        part.replace(path)
+    except OSError as error:
+        raise TraceError(f"{path}: can't be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def decode(line: bytes, kind: msgspec.json.Decoder[T]) -> T:

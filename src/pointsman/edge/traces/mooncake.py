@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 
 from pointsman.core.model.errors import TraceError
-from pointsman.core.workload.trace import TraceRequest
-from pointsman.edge.traces.lines import decode
+from pointsman.core.workload.trace import Trace, TraceRequest
+from pointsman.edge.traces.lines import decode, write_lines
 from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
 from pointsman.edge.traces.problems import RowError
 from pointsman.edge.traces.source import Format, Source
@@ -23,7 +24,7 @@ _SAMPLE = 100
 
 
 class _Row(msgspec.Struct):
-    timestamp: float
+    timestamp: float | int
     input_length: int
     output_length: int
     hash_ids: tuple[int, ...] = ()
@@ -82,6 +83,25 @@ def _block_tokens(source: Source) -> int:
     if best != _BLOCK_TOKENS:
         source.problems.notes.append(f"hash_ids are taken for blocks of {best} tokens, which their number fits best")
     return best
+
+
+def write_mooncake(trace: Trace, path: Path) -> tuple[str, ...]:
+    """Write what the format holds; the names of what it does not and is lost. Raises TraceError.
+
+    Times are rounded to whole ms, as readers of the format expect them.
+    """
+    encoder = msgspec.json.Encoder()
+    rows = (_Row(round(r.at_ms), r.prompt_tokens, r.output_tokens, r.block_ids) for r in trace.requests)
+    write_lines(path, (encoder.encode(row) for row in rows))
+    used = {
+        "sessions": any(request.session is not None for request in trace.requests),
+        "what requests wait for": any(request.after is not None for request in trace.requests),
+        "blocks of answers": any(request.answer_block_ids for request in trace.requests),
+        "models": any(request.model is not None for request in trace.requests),
+        "tenants": any(request.tenant is not None for request in trace.requests),
+        "priorities": any(request.priority for request in trace.requests),
+    }
+    return tuple(name for name, is_used in used.items() if is_used)
 
 
 FORMAT = Format(
