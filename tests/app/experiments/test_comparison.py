@@ -149,3 +149,15 @@ def test_a_queue_that_grows_is_told() -> None:
 def test_a_policy_without_results_is_left_out() -> None:
     results: dict[str, BySeed] = {"a": {0: QUIET}, "b": {}}
     assert sentences(results, [], ["ttft_p99_ms"]) == []
+
+
+def test_few_seeds_are_told() -> None:
+    results: dict[str, BySeed] = {
+        "a": {0: QUIET | {"ttft_p99_ms": 50.0}, 1: QUIET | {"ttft_p99_ms": 60.0}},
+        "b": {0: QUIET | {"ttft_p99_ms": 100.0}, 1: QUIET | {"ttft_p99_ms": 90.0}},
+    }
+    said = sentences(results, compare(results, ["ttft_p99_ms"]), ["ttft_p99_ms"])
+    assert said == [
+        "No significant difference between a and b on P99 TTFT.",
+        "With 2 seeds even large differences can't be told from chance; 5 or more can (--seeds).",
+    ]

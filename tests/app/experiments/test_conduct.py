@@ -72,7 +72,8 @@ def test_every_policy_meets_the_same_seeds(trace: Trace, setup: Setup, fake_simu
 def test_the_order_of_policies_changes_no_number(trace: Trace, setup: Setup) -> None:
     one = conduct(experiment(trace, (Point(setup),), "kv", "random", seeds=2))
     other = conduct(experiment(trace, (Point(setup),), "random", "kv", seeds=2))
-    assert one.metrics(0) == other.metrics(0)
+    for label in ("kv", "random"):
+        assert msgspec.json.encode(one.metrics(0)[label]) == msgspec.json.encode(other.metrics(0)[label])
 
 
 @pytest.mark.usefixtures("fake_simulate")
@@ -104,7 +105,7 @@ def test_a_sweep_looks_closer_at_the_knee(trace: Trace, setup: Setup, fake_simul
     summary = summarize(results, 0.9)
     assert summary.sweep is not None
     assert [entry.policy for entry in summary.sweep.knees] == ["kv", "round_robin"]
-    assert summary.sweep.knees[0].text.startswith(f"kv needs at least {kv.value:g} workers for 90 % of requests")
+    assert summary.sweep.knees[0].text.startswith(f"kv needs {kv.value:g} workers for 90 % of requests")
     assert summary.points[detail_point(summary)].value == kv.value
     for each in results.results:
         assert each.metrics["ttft_p50_ms"] > 0

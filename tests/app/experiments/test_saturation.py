@@ -38,15 +38,15 @@ def test_too_few(load: float, seed: int) -> None:
 
 
 def test_those_that_are_never_served_stay_in_the_queue() -> None:
-    arrivals = np.arange(100.0)
-    assert queue_growth(arrivals, np.full(100, np.nan)).share == pytest.approx(1, rel=0.05)
+    arrivals = np.arange(300.0)
+    assert queue_growth(arrivals, np.full(300, np.nan)).share == pytest.approx(1, rel=0.05)
 
 
 def test_a_few_requests_say_nothing() -> None:
-    growth = queue_growth(np.arange(49.0), np.full(49, np.nan))
+    growth = queue_growth(np.arange(199.0), np.full(199, np.nan))
     assert not growth.growing
     assert np.isnan(growth.share)
 
 
 def test_all_at_once_say_nothing() -> None:
-    assert not queue_growth(np.zeros(100), np.arange(100.0)).growing
+    assert not queue_growth(np.zeros(300), np.arange(300.0)).growing

@@ -65,7 +65,7 @@ def simulate(
     check_files(json_file, csv_file, html_file)
     planned = plan(SimulateFlags(**flags), sweep_text)
     for note in planned.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(note if note.startswith(" ") else f"note: {note}", err=True)
     with RunsBar() as bar:
         results = conduct(
             planned.experiment,

@@ -11,7 +11,7 @@ from pointsman.app.experiments.oversize import oversize_note
 from pointsman.app.experiments.plan import Experiment, Point, entries
 from pointsman.app.experiments.slo import duration_ms, parse_slo
 from pointsman.app.experiments.sweep import Base, Sweep, parse_sweep
-from pointsman.app.experiments.workload import Recorded
+from pointsman.app.experiments.workload import Recorded, requests_s
 from pointsman.app.simulate.setup import Setup
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.workload.trace import Trace
@@ -74,7 +74,7 @@ def plan(flags: SimulateFlags, sweep_text: str | None) -> Planned:
         at=point,
         size=size,
         resize=lambda other: replace(point, setup=replace(setup, groups=groups(profiles, other))),
-        requests_s=_requests_s(trace),
+        requests_s=requests_s(trace),
         mixed_profiles=profiles.both is None,
     )
     sweep = None if sweep_text is None else parse_sweep(sweep_text, base)
@@ -127,11 +127,7 @@ def _factor(flags: SimulateFlags, trace: Trace) -> float:
         raise ConfigError(f"--rate {flags.rate}: write ×1.5 (or 1.5) for so many times as fast, or 12/s")
     if absolute is None:
         return value
-    recorded = _requests_s(trace)
+    recorded = requests_s(trace)
     if not recorded:
         raise ConfigError(f"--rate {flags.rate}: all requests of this trace come at once, so it has no rate")
     return value / recorded
-
-
-def _requests_s(trace: Trace) -> float:
-    return (len(trace) - 1) / trace.duration_ms * 1_000 if trace.duration_ms else 0.0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-FEWEST_REQUESTS = 50
+FEWEST_REQUESTS = 200
 """With fewer nothing is said."""
 GROWING_FROM = 0.03
 """Share of arrivals that stays in the queue, from which on the fleet is called too small."""

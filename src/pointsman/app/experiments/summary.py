@@ -14,6 +14,7 @@ from pointsman.app.experiments.measures import MEASURES
 from pointsman.app.experiments.plan import Point
 from pointsman.app.experiments.statistics import CONFIDENCE, interval
 from pointsman.app.experiments.verdict import WITH_SLO, WITHOUT_SLO, leader, sentences
+from pointsman.app.experiments.workload import requests_s
 
 SCHEMA = 1
 
@@ -132,7 +133,6 @@ def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[
     keys = WITHOUT_SLO if experiment.slo is None else WITH_SLO
     trace = experiment.workload.trace(0)
     count = max(len(trace), 1)
-    seconds = trace.duration_ms / 1_000
     return Summary(
         schema=SCHEMA,
         version=__version__,
@@ -140,8 +140,8 @@ def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[
             name=experiment.workload.name,
             source=trace.source,
             requests=len(trace),
-            duration_s=seconds,
-            requests_s=len(trace) / seconds if seconds else 0.0,
+            duration_s=trace.duration_ms / 1_000,
+            requests_s=requests_s(trace),
             prompt_tokens_mean=sum(request.prompt_tokens for request in trace.requests) / count,
             output_tokens_mean=sum(request.output_tokens for request in trace.requests) / count,
         ),
@@ -253,10 +253,13 @@ def _knee_text(
 ) -> str:
     share = f"{100 * target:g} % of requests within the SLO"
     if value is None:
-        return f"{label} does not keep {share} at any point" + (f", not even {beyond:g} {unit}." if beyond else ".")
-    least = "needs at least" if less_is_harder else "keeps"
+        return f"{label} does not keep {share} at any point" + (f", not even {_of(beyond, unit)}." if beyond else ".")
     if beyond is None:
-        return f"{label} keeps {share} at every point, the hardest being {value:g} {unit}."
+        return f"{label} keeps {share} at every point, the hardest being {_of(value, unit)}."
     if less_is_harder:
-        return f"{label} {least} {value:g} {unit} for {share}; {beyond:g} are too few."
-    return f"{label} {least} {share} up to {value:g} {unit}; {beyond:g} is too much."
+        return f"{label} needs {_of(value, unit)} for {share}; {_of(beyond, unit)} would be too few."
+    return f"{label} keeps {share} up to {_of(value, unit)}; {_of(beyond, unit)} is too much."
+
+
+def _of(value: float, unit: str) -> str:
+    return f"{value:g} {unit.removesuffix('s') if value == 1 and unit in ('workers', 'clients') else unit}"

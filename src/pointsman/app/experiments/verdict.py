@@ -11,6 +11,8 @@ WITH_SLO = ("goodput_share", "ttft_p99_ms", "ttft_p50_ms", "tpot_mean_ms", "outp
 WITHOUT_SLO = WITH_SLO[1:]
 """The measures that verdicts are about."""
 _FAILED_FROM = 0.001
+_LARGE = 0.05
+_ENOUGH_SEEDS = 5
 
 
 def leader(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], keys: Sequence[str]) -> str:
@@ -43,6 +45,7 @@ def sentences(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], 
             between = [each.seen_from(best) for each in comparisons if {each.first, each.second} == {best, other}]
             if other != best and between:
                 said.append(_between(best, other, between, results))
+    said.extend(_few_seeds(told, comparisons))
     said.extend(_warnings(told))
     return said
 
@@ -92,6 +95,16 @@ def _amount(comparison: Comparison) -> str:
 def _name(comparison: Comparison) -> str:
     measure = MEASURES[comparison.key]
     return f"{measure.title} {measure.unit}" if measure.unit is Unit.TOKENS_S else measure.title
+
+
+def _few_seeds(results: Mapping[str, BySeed], comparisons: Sequence[Comparison]) -> list[str]:
+    seeds = max((len(runs) for runs in results.values()), default=0)
+    large = [each for each in comparisons if abs(each.difference.value) >= _LARGE and not each.significant]
+    if not large or not 1 < seeds < _ENOUGH_SEEDS:
+        return []
+    return [
+        f"With {seeds} seeds even large differences can't be told from chance; {_ENOUGH_SEEDS} or more can (--seeds)."
+    ]
 
 
 def _warnings(results: Mapping[str, BySeed]) -> list[str]:

@@ -53,6 +53,11 @@ class Made:
         return self.make(seed)
 
 
+def requests_s(trace: Trace) -> float:
+    """Mean arrivals a second; 0 when all come at once."""
+    return (len(trace) - 1) / trace.duration_ms * 1_000 if trace.duration_ms else 0.0
+
+
 class TraceMemo:
     """Keeps the last trace made: the runs of one seed come after each other."""
 
