@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -170,7 +171,7 @@ def run(options: Options, *, with_data: bool) -> Results:
     if with_data:
         for name, engine in RUNS.items():
             ended = recorded(name)
-            for factor in options.factors:
+            for factor in (*options.factors, 1.0):
                 found = errors(ended, profile(engine).step.scaled(factor), options.after)
                 cases.append({"case": f"vLLM on {name}, recorded", "factor": factor, **found})
     for engine in options.engines:
@@ -199,7 +200,7 @@ def markdown(results: Results) -> str:
     header = ["TPOT error %, mean; requests learned from", "prior", *after, "ahead, 50", "TTFT, 50"]
     rows = []
     for case in results["cases"]:
-        factor = "× 3" if case["factor"] > 1 else "× 1/3"
+        factor = f"× {Fraction(case['factor']).limit_denominator(10)}"
         values = [report.number(case["tpot"].get(count), 1) for count in after]
         values += [report.number(case[kind].get(str(BAR_AFTER)), 1) for kind in ("ahead", "ttft")]
         rows.append([case["case"], factor, *values])
