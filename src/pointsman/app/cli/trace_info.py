@@ -184,7 +184,8 @@ def _row(table: Table, name: str, spread: Spread | None) -> None:
 def _print_reuse(console: Console, reuse: ReuseFigures, sessions: bool) -> None:
     own = f", {_percent(reuse.same_session_share)} last in the same session" if sessions else ""
     console.print(
-        f"prefixes, in blocks of {reuse.block_tokens} tokens: {_percent(reuse.share)} of prompt tokens came before{own};",
+        f"prefixes, in blocks of {reuse.block_tokens} tokens: {_percent(reuse.share)} of prompt tokens came "
+        f"before{own};",
         f"all different blocks are {_tokens(reuse.distinct_tokens)} tokens",
         soft_wrap=True,
     )
