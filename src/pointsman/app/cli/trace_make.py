@@ -31,13 +31,14 @@ from pointsman.core.workload.trace import Trace
 from pointsman.edge.traces.formats import read_trace
 
 _LIKE = "like:"
-_KINDS: dict[str, tuple[Any, Callable[[Any, np.random.Generator], Trace], str]] = {
+KINDS: dict[str, tuple[Any, Callable[[Any, np.random.Generator], Trace], str]] = {
     "chat": (Chat, chat, "Conversations: a shared system prompt, then turns that repeat all before."),
     "agents": (Agents, agents, "Agents: a long shared prompt, then tool calls whose results pile up."),
     "rag": (Rag, rag, "Retrieval: popular documents in front of a question."),
     "shared-prefix": (SharedPrefix, shared_prefix, "Groups of users with a long system prompt in common (llm-d's)."),
     "independent": (Independent, independent, "Arrivals and lengths; prompts have nothing in common."),
 }
+"""Settings, generator and help by kind."""
 _HELP = {
     "system_prompts": "Different system prompts; 0: none.",
     "zipf": "Exponent of popularity: 0 is uniform, 1 is Zipf's law.",
@@ -105,7 +106,7 @@ def make() -> None:
 
 
 def _command(name: str) -> click.Command:
-    settings_type, generate, text = _KINDS[name]
+    settings_type, generate, text = KINDS[name]
 
     def run(out: Path, seed: int, **values: Any) -> int:
         settings = settings_type(**values)
@@ -143,5 +144,5 @@ def _option(field: dataclasses.Field[Any], kind: Any) -> click.Option:
     return click.Option([flag], type=limits, default=default, show_default=default is not None, help=text)
 
 
-for _name in _KINDS:
+for _name in KINDS:
     make.add_command(_command(_name))
