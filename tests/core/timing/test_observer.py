@@ -159,6 +159,25 @@ def test_the_load_is_what_is_in_flight() -> None:
     assert observer.load(300.0, step_ms=20.0) == ObservedLoad(0, 0.0, 0, 0)
 
 
+def test_a_request_that_is_not_streamed_is_load_and_tells_nothing_itself() -> None:
+    observer = WorkerObserver()
+    observer.started("u", 0.0, 2000, cached_tokens=500, streamed=False)
+    observer.started("a", 0.0, 1000)
+    assert observer.load(0.0) == ObservedLoad(1, 2001.0, 1, 1000)
+    with pytest.raises(LedgerError, match="u does not generate here, as far as one sees"):
+        observer.tokens("u", 1, 1.0)
+    with pytest.raises(LedgerError, match="u does not wait"):
+        observer.first_token("u", 1.0)
+    # Whose time it was nobody knows: the other one computed, too.
+    assert observer.first_token("a", 100.0) is None
+    first, second, third = decode(observer, ["a"], 100.0, 64)
+    assert second.sequence_steps == pytest.approx(32)
+    assert first.context_token_steps / 16 == pytest.approx(3000 + 2 * 24 + 5, rel=0.005)
+    assert observer.ended("u", 100.0 + 64 * STEP_MS, output_tokens=70) is None
+    assert observer.load(2000.0).sequences == 1
+    assert third.prefill_tokens == 0
+
+
 def test_time_that_runs_backwards_stands_still() -> None:
     observer = WorkerObserver()
     observer.started("a", 1000.0, 100)

@@ -52,6 +52,7 @@ class _Sequence:
     prompt_tokens: int
     new_tokens: int
     sequences: int
+    streamed: bool
     context_tokens: float = 0.0
     """KV tokens as last known; 0 before the first token."""
     known_ms: float = 0.0
@@ -134,9 +135,20 @@ class WorkerObserver:
         self._start_over(0.0)
 
     def started(
-        self, request_id: str, at_ms: float, prompt_tokens: int, *, cached_tokens: int = 0, sequences: int = 1
+        self,
+        request_id: str,
+        at_ms: float,
+        prompt_tokens: int,
+        *,
+        cached_tokens: int = 0,
+        sequences: int = 1,
+        streamed: bool = True,
     ) -> None:
-        """A request was sent to the worker. Raises LedgerError for an id in flight."""
+        """A request was sent to the worker. Raises LedgerError for an id in flight.
+
+        One that is not `streamed` shows nothing before its end: it is taken to have its prompt computed at once and to
+        decode from now on, and has neither `first_token` nor `tokens`.
+        """
         if request_id in self._requests:
             raise LedgerError(f"request {request_id} is at the worker already")
         if not self._requests:
@@ -146,14 +158,21 @@ class WorkerObserver:
             self._lone = None
         now_ms = self._advance(at_ms)
         new_tokens = max(0, prompt_tokens - cached_tokens)
-        self._requests[request_id] = _Sequence(now_ms, prompt_tokens, new_tokens, sequences)
+        sequence = self._requests[request_id] = _Sequence(now_ms, prompt_tokens, new_tokens, sequences, streamed)
+        if not streamed:
+            self._lone = None
+            self._decodes(sequence, now_ms)
+            return
         if not self._waiting:
             self._waiting_since_ms = now_ms
         self._waiting += 1
         self._waiting_tokens += new_tokens
 
-    def first_token(self, request_id: str, at_ms: float) -> Interval | None:
-        """The first token of a request came: its prompt is computed. LedgerError if that is known or it never began."""
+    def first_token(self, request_id: str, at_ms: float, *, computed: bool = True) -> Interval | None:
+        """The first token of a request came: its prompt is computed. LedgerError if that is known or it never began.
+
+        `computed` False: not by this worker, or nobody watched when it was.
+        """
         sequence = self._requests.get(request_id)
         if sequence is None or sequence.mark is not None:
             raise LedgerError(f"request {request_id} does not wait for its first token here")
@@ -161,23 +180,17 @@ class WorkerObserver:
         waited_for = self._waiting_since_ms
         self._waiting -= 1
         self._waiting_tokens -= sequence.new_tokens
-        tokens, squares = float(sequence.new_tokens), _squares(sequence)
-        self._prefill_tokens += tokens
-        self._prefill_squares += squares
-        interval = self._prefill_only(request_id, sequence, now_ms, waited_for, tokens, squares)
-        self._decoding += sequence.sequences
-        sequence.context_tokens = float(sequence.sequences * (sequence.prompt_tokens + 1))
-        self._context += sequence.context_tokens
-        self._known_sum_ms += sequence.sequences * now_ms
-        sequence.known_ms = now_ms
-        sequence.mark = self._marked(now_ms)
+        if not computed:
+            sequence.new_tokens = 0
+        interval = self._prefill_only(request_id, sequence, now_ms, waited_for)
+        self._decodes(sequence, now_ms)
         return interval
 
     def tokens(self, request_id: str, count: int, at_ms: float) -> Interval | None:
         """`count` more tokens of a request came since the last report."""
         sequence = self._requests.get(request_id)
-        if sequence is None or sequence.mark is None:
-            raise LedgerError(f"request {request_id} does not generate here")
+        if sequence is None or sequence.mark is None or not sequence.streamed:
+            raise LedgerError(f"request {request_id} does not generate here, as far as one sees")
         now_ms = self._advance(at_ms)
         sequence.reported += count
         sequence.context_tokens += count
@@ -217,7 +230,8 @@ class WorkerObserver:
             if self._paced < SHORTEST_STEPS or self._waiting:
                 return None
             return self._close(now_ms)
-        if sequence.reported or self._pacer is not None or sequence.sequences > 1 or unreported < SHORTEST_SPAN_STEPS:
+        told = sequence.reported or self._pacer is not None or not sequence.streamed or sequence.sequences > 1
+        if told or unreported < SHORTEST_SPAN_STEPS:
             if self._requests:
                 return None
             group, self._group = self._group, None
@@ -240,6 +254,17 @@ class WorkerObserver:
         self._start_over(0.0)
 
     # ---- sums
+
+    def _decodes(self, sequence: _Sequence, now_ms: float) -> None:
+        """Its prompt is computed, from now on it decodes."""
+        self._prefill_tokens += sequence.new_tokens
+        self._prefill_squares += _squares(sequence)
+        self._decoding += sequence.sequences
+        sequence.context_tokens = float(sequence.sequences * (sequence.prompt_tokens + 1))
+        self._context += sequence.context_tokens
+        self._known_sum_ms += sequence.sequences * now_ms
+        sequence.known_ms = now_ms
+        sequence.mark = self._marked(now_ms)
 
     def _start_over(self, at_ms: float) -> None:
         # From an idle moment on all sums begin at 0: they stay small, and so do their rounding errors.
@@ -306,9 +331,8 @@ class WorkerObserver:
 
     # ---- prompts while nothing decodes
 
-    def _prefill_only(
-        self, request_id: str, sequence: _Sequence, now_ms: float, waited_for: float, tokens: float, squares: float
-    ) -> Interval | None:
+    def _prefill_only(self, request_id: str, sequence: _Sequence, now_ms: float, waited_for: float) -> Interval | None:
+        tokens, squares = float(sequence.new_tokens), _squares(sequence)
         if self._lone == request_id:
             # Alone at an idle worker: the time includes the way there and back.
             self._lone = None

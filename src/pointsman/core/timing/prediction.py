@@ -92,7 +92,7 @@ def _joined(load: Load, steps: int) -> float:
     last = first + steps
     whole = max(first, min(last, math.floor(ahead) + 1))
     # Sum over the steps j of min(1, j/ahead).
-    sum_of_shares = last - whole
+    sum_of_shares = float(last - whole)
     if whole > first:
         sum_of_shares += (whole * (whole - 1) - first * (first - 1)) / 2 / ahead
     return load.waiting * sum_of_shares / steps
