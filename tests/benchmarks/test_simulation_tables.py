@@ -9,7 +9,7 @@ import llmd_capacity
 import mooncake_fast25
 import random_or_best
 import simulator
-from harness import report
+from harness import capacity_runs, report
 from harness.capacity_runs import POLICIES, Run, carry_out_run
 from harness.data import data_file
 from harness.pool import in_parallel
@@ -45,6 +45,17 @@ def test_same_seed_same_result(short_runs: dict[str, dict[str, Any]]) -> None:
 def test_shuffling_what_is_simultaneous_changes_next_to_nothing(short_runs: dict[str, dict[str, Any]]) -> None:
     shuffled = carry_out_run(Run(policy="pointsman kv", stages=SHORT, output_tokens=20, shuffle_ties=True))
     assert shuffled["tok_s"] == pytest.approx(short_runs["pointsman kv"]["tok_s"], rel=0.01)
+
+
+def test_blind_policies_decide_the_same_without_kv_events(
+    short_runs: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = sorted(capacity_runs.BLIND)
+    assert set(blind) < set(POLICIES)
+    monkeypatch.setattr(capacity_runs, "BLIND", frozenset())
+    for policy in blind:
+        seeing = carry_out_run(Run(policy=policy, stages=SHORT, output_tokens=20))
+        assert {**seeing, "cpu_s": 0} == {**short_runs[policy], "cpu_s": 0}, policy
 
 
 def test_a_stage_must_have_ended_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
