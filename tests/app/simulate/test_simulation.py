@@ -16,6 +16,7 @@ from pointsman.app.simulate.outcome import Status
 from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Drain, Failure, Setup, WorkerGroup
 from pointsman.app.simulate.simulation import Simulation
+from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, PolicyError
 from pointsman.core.model.view import Column
@@ -25,6 +26,7 @@ from pointsman.core.timing.profiles import profile
 from pointsman.core.workload.trace import Trace, TraceRequest
 
 LLAMA = profile("h100/llama-8b")
+POLICY = PolicyRegistry().get("round_robin")
 
 
 def assert_nothing_left(ledger: Ledger) -> None:
@@ -132,6 +134,16 @@ class TestPolicies:
         with pytest.raises(PolicyError, match=r"policy first chose w0/0, which is excluded: draining"):
             simulate(shared_prompts(20), setup, First())
 
+    def test_a_policy_that_fails_is_named(self, fleet, shared_prompts) -> None:
+        class Broken:
+            name = "broken"
+
+            def decide(self, request, view, timing, now_ms, rng):
+                raise KeyError("kv")
+
+        with pytest.raises(PolicyError, match=r"policy broken failed on request r0: KeyError"):
+            simulate(shared_prompts(1), fleet(2), Broken())
+
     def test_policies_get_the_step_times(self, fleet, shared_prompts) -> None:
         seen = []
 
@@ -144,6 +156,26 @@ class TestPolicies:
 
         simulate(shared_prompts(1), fleet(2), Asks())
         assert seen == [{"w0/0": LLAMA.step, "w1/0": LLAMA.step}]
+
+
+class TestTiers:
+    def test_what_the_gpu_let_go_is_loaded_from_below(self, fleet, shared_prompts) -> None:
+        trace = shared_prompts(300, groups=40)
+        small = replace(LLAMA, kv_tokens=8_000)
+        host = TierConfig("CPU", 4000, load_ms_per_block=0.05)
+        hits, offloaded = [], []
+        for tiers in ((), (host,)):
+            setup = replace(fleet(2, tiers=tiers), groups=(WorkerGroup(small, 2),))
+            outcome = simulate(
+                trace,
+                setup,
+                PolicyRegistry().get("kv"),
+                on_decision=lambda _, made: offloaded.append(int(made.view.column(Column.OFFLOADED_TOKENS).max())),
+            )
+            hits.append(outcome.cached_tokens.sum() / outcome.prompt_tokens.sum())
+        assert hits[1] > hits[0] + 0.1
+        assert max(offloaded[:300]) == 0
+        assert max(offloaded[300:]) >= 600
 
 
 class TestArrivals:
@@ -342,7 +374,7 @@ class TestMetrics:
         simulate(trace, fleet(4), PolicyRegistry().get("round_robin"), on_progress=lambda *done: calls.append(done))
         assert 100 <= len(calls) <= 201
         assert calls == sorted(calls)
-        assert calls[-1][1] == 1000
+        assert calls[-1] == (1000, 1000)
 
 
 class TestSetup:
@@ -352,6 +384,7 @@ class TestSetup:
             ({"groups": ()}, "at least one worker"),
             ({"groups": (WorkerGroup(LLAMA, 0),)}, "at least one worker"),
             ({"groups": (WorkerGroup(LLAMA, 1, slow=0.0),)}, "slow must be above 0"),
+            ({"max_num_seqs": 512, "max_batched_tokens": 256}, r"max_batched_tokens \(256\) must be at least"),
             ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
             ({"front_end_ms": -1.0}, "front_end_ms must be 0 or more"),
             ({"step_noise": float("nan")}, "step_noise must be 0 or more"),
@@ -360,7 +393,7 @@ class TestSetup:
     )
     def test_what_can_not_be_is_named(self, fields: dict[str, object], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            Setup(**{"groups": (WorkerGroup(LLAMA, 1),), **fields})  # type: ignore[arg-type]
+            simulate(Trace("t", []), Setup(**{"groups": (WorkerGroup(LLAMA, 1),), **fields}), POLICY)  # type: ignore[arg-type]
 
     def test_models_have_workers_of_their_own(self, play) -> None:
         groups = (WorkerGroup(LLAMA, 1, models=("a",)), WorkerGroup(LLAMA, 1, models=("a", "b")))

@@ -55,8 +55,9 @@ class FrontEnd:
     def decide(self, request: Request, stage: Stage, tried: Collection[WorkerId], now_ms: float) -> WorkerId | None:
         """The worker that the request goes to, which the ledger knows at once; None: nobody can take it.
 
-        Where the policy declines to choose who goes on with a request, the least loaded worker does: its prompt is
-        computed already. Raises PolicyError when the policy breaks its contract.
+        None, too, for plans that are not carried out live either. Where the policy declines to choose who goes on with
+        a request, the least loaded worker does: its prompt is computed already. Raises PolicyError when the policy
+        fails or breaks its contract: live that costs one request, here the outcome would be worthless.
         """
         ledger = self.ledger
         if now_ms - self._ticked_ms >= TICK_MS:
@@ -65,7 +66,10 @@ class FrontEnd:
             ledger.apply(ev.Tick(now_ms))
         view = ledger.view(request, tried, stage=stage)
         rng = decision_rng(self._seed, request.id)
-        decision = self._policy.decide(request, view, self._timing, now_ms, rng)
+        try:
+            decision = self._policy.decide(request, view, self._timing, now_ms, rng)
+        except Exception as error:
+            raise PolicyError(f"the policy {self._policy.name} failed on request {request.id}: {error!r}") from error
         if decision.worker is None and stage is Stage.DECODE:
             decision = _OTHERWISE.decide(request, view, self._timing, now_ms, rng)
         if self._on_decision is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.model.errors import ConfigError
@@ -13,6 +13,16 @@ from pointsman.core.timing.profile import Profile
 
 BLOCK_TOKENS_WITHOUT_IDS = 16
 """Block size for traces that name no blocks, and so none to keep."""
+
+_NOT_NEGATIVE = (
+    "front_end_ms",
+    "kv_event_delay_ms",
+    "metrics_every_ms",
+    "startup_ms",
+    "retries",
+    "step_noise",
+    "prefix_ttl_ms",
+)
 
 
 class RouteKey(enum.StrEnum):
@@ -96,7 +106,7 @@ class Setup:
     recorded_times: bool = False
     """Requests that wait for an answer in the trace come when they did, whenever that answer comes."""
     route_key: RouteKey | None = RouteKey.SESSION
-    prefix_ttl_ms: float = field(default=3_600_000.0)
+    prefix_ttl_ms: float = 3_600_000.0
     """How long what was sent to a worker without KV events counts as held there."""
 
     def __post_init__(self) -> None:
@@ -111,7 +121,7 @@ class Setup:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
-        for name in ("front_end_ms", "kv_event_delay_ms", "metrics_every_ms", "startup_ms", "retries", "step_noise"):
+        for name in _NOT_NEGATIVE:
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
         for failure in self.failures:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 
@@ -83,14 +82,14 @@ class Simulation:
         """Everything, to the end of the last request."""
         self._open()
         heap, records, total = self._heap, self._records, len(self._trace)
+        report = on_progress or _nobody
         every = max(1, total // 200)
-        report_at = every if on_progress is not None else math.inf
+        report_at = every
         while records.ended < total:
             heap.run_next()
             if records.ended >= report_at:
-                report_at = records.ended + every
-                if on_progress is not None:
-                    on_progress(records.ended, total)
+                report_at = min(total, records.ended + every)
+                report(records.ended, total)
         for worker in self._workers:
             worker.close(self._last_end_ms)
         totals = [worker.totals() for worker in self._workers]
@@ -236,6 +235,10 @@ class Simulation:
 
     def _reserved(self, worker: ModelledWorker, sequences: list[Sequence]) -> None:
         self._handover.reserved(worker, sequences)
+
+
+def _nobody(ended: int, total: int) -> None:
+    """Nobody asked for progress."""
 
 
 def _workers(trace: Trace, setup: Setup, block_tokens: int) -> list[ModelledWorker]:

@@ -41,7 +41,7 @@ class ModelledWorker:
             num_blocks=num_blocks,
             block_size=block_tokens,
             max_num_seqs=setup.max_num_seqs,
-            max_batched_tokens=max(setup.max_batched_tokens, setup.max_num_seqs),
+            max_batched_tokens=setup.max_batched_tokens,
             max_model_len=min(setup.max_context_tokens or capacity, capacity),
             prefix_caching=setup.prefix_caching,
             tiers=setup.tiers,
