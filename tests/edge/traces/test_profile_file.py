@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pointsman.core.model.errors import ConfigError
-from pointsman.core.timing.profiles import profile
+from pointsman.core.timing.profiles import Validity, profile
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.traces.profile_file import (
     Measured,
@@ -27,8 +27,9 @@ CONTENT = ProfileFile(
     kv_tokens=41_408,
     kv_bytes_per_token=131_072,
     gpu="RTX 4090",
-    valid=Valid(prompt_tokens=4_000, sequences=60),
-    measured=Measured(requests=60, tpot_error_percent=1.5, warnings=("b: could not be separated", "x")),
+    mape=4.5,
+    valid=Valid.of(Validity((10, 4_000), (1, 500), (1, 60))),
+    measured=Measured(requests=60, scheduling="ahead", warnings=("b: could not be separated", "x")),
 )
 
 
@@ -38,7 +39,8 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_profile_file(path) == CONTENT
     loaded = load_profile(str(path))
     assert loaded.step == StepCoefficients(1.5, 0.25, 0.1, 2.0)
-    assert (loaded.name, loaded.kv_tokens, loaded.gpu) == ("mine", 41_408, "RTX 4090")
+    assert (loaded.name, loaded.kv_tokens, loaded.gpu, loaded.mape) == ("mine", 41_408, "RTX 4090", 4.5)
+    assert loaded.valid == Validity((10, 4_000), (1, 500), (1, 60))
 
 
 def test_a_file_needs_no_suffix_if_it_is_there(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_names_of_the_table_go_before_files(tmp_path: Path, monkeypatch: pytest.
         (("a_ms: 1.5", "a_ms: -1.5"), "mine.yaml:5: step.a_ms: expected a number of at least 0, not -1.5"),
         (("a_ms: 1.5", "a: 1.5"), "mine.yaml:5: step.a: unknown key"),
         (("kv_tokens: 41408", "kv_tokens: 0"), "kv_tokens: expected an integer of at least 1, not 0"),
-        (("  sequences: 60", "  sequences: many"), "valid.sequences: expected an integer of at least 1, or none"),
+        (("    most: 60", "    most: many"), "valid.sequences.most: expected an integer of at least 1, not 'many'"),
         (("schema: 1", "schema: 7"), "schema 7 is not one that this version reads"),
         (("name: mine\n", ""), "name is missing"),
     ],
@@ -72,6 +74,10 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, change: tuple[str, str
     path.write_text(text.replace(*change))
     with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
         load_profile(str(path))
+
+
+def test_an_estimate_is_no_file() -> None:
+    assert load_profile("estimate:gpu=l40s,params=8b").gpu == "L40S"
 
 
 def test_what_is_neither_a_name_nor_a_file_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ _VERBS = {
     "up": "A whole fleet on this computer: engines and the front end.",
     "serve": "The front end before engines that already run.",
     "engine": "One engine as a server.",
+    "calibrate": "How fast an engine is: from its results, or by asking it.",
     "simulate": "Compare policies and fleets on a trace, before anything is switched on.",
     "status": "What a running front end knows: workers, load, cache hits, reasons.",
     "policies": "The policies of a running front end; switch between them.",

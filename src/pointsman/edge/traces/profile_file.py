@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.core.model.errors import ConfigError
-from pointsman.core.timing.profiles import Profile, profile, profile_names
+from pointsman.core.timing.profiles import ESTIMATE_PREFIX, Profile, Validity, profile, profile_from, profile_names
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.configuration.loader import load_text
 
@@ -19,7 +19,6 @@ _MOST_BYTES = 2**20
 
 NotNegative = Annotated[float, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-PositiveOrUnknown = Annotated[int | None, Meta(ge=1)]
 ErrorOrUnknown = Annotated[float | None, Meta(ge=0)]
 
 
@@ -33,23 +32,40 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     q_ms_per_square_token: NotNegative = 0.0
 
 
-class Valid(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest that the measurements held; beyond that the coefficients are a guess. None: not known."""
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Least and most, both included."""
 
-    prompt_tokens: PositiveOrUnknown = None
-    sequences: PositiveOrUnknown = None
-    """Sequences decoded side by side."""
-    context_tokens: PositiveOrUnknown = None
-    """KV tokens of one sequence."""
+    least: Positive
+    most: Positive
+
+
+class Valid(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured; beyond that the coefficients are a guess."""
+
+    prompt_tokens: Span
+    output_tokens: Span
+    sequences: Span
+    """Side by side."""
+
+    def validity(self) -> Validity:
+        """As profiles have it."""
+        spans = (self.prompt_tokens, self.output_tokens, self.sequences)
+        return Validity(*((span.least, span.most) for span in spans))
+
+    @classmethod
+    def of(cls, validity: Validity) -> Valid:
+        """From a profile's."""
+        spans = (validity.prompt_tokens, validity.output_tokens, validity.sequences)
+        prompts, outputs, sequences = (Span(least=max(1, least), most=most) for least, most in spans)
+        return cls(prompt_tokens=prompts, output_tokens=outputs, sequences=sequences)
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """How the coefficients came about, and how far off they were on requests that the fit had not seen."""
+    """How the coefficients came about, and what not to use them for."""
 
     requests: Positive
-    ttft_error_percent: ErrorOrUnknown = None
-    """Median of the absolute error."""
-    tpot_error_percent: ErrorOrUnknown = None
+    scheduling: str = ""
+    """What fitted better: `ahead` of the step before, or `between` steps."""
     warnings: tuple[str, ...] = ()
 
 
@@ -68,7 +84,9 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = "unknown"
     tensor_parallel: Positive = 1
     source: str = ""
-    valid: Valid = msgspec.field(default_factory=Valid)
+    mape: ErrorOrUnknown = None
+    """Mean absolute error in percent, on requests that the fit had not seen."""
+    valid: Valid | None = None
     measured: Measured | None = None
 
     def profile(self) -> Profile:
@@ -83,13 +101,15 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
             engine=self.engine,
             tensor_parallel=self.tensor_parallel,
             source=self.source,
+            mape=self.mape,
+            valid=None if self.valid is None else self.valid.validity(),
         )
 
 
 def load_profile(text: str) -> Profile:
-    """The profile that a `--profile` means: a name of the table or a file. Raises ConfigError."""
-    if text in profile_names():
-        return profile(text)
+    """The profile that a `--profile` means: a name of the table, an estimate or a file. Raises ConfigError."""
+    if text in profile_names() or text.startswith(ESTIMATE_PREFIX):
+        return profile_from(text)
     path = Path(text)
     if path.suffix in _SUFFIXES or path.is_file():
         return read_profile_file(path).profile()

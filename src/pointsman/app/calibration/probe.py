@@ -1,0 +1,65 @@
+"""Probe: a live engine is asked what a plan says; what it did becomes a measurement."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from pointsman.app.calibration.measurement import LEAST_REQUESTS, Measurement, measurement
+from pointsman.app.calibration.probe_plan import Ask, ProbePlan, random_text
+from pointsman.core.model.errors import CalibrationError
+from pointsman.core.workload.trace import TraceRequest
+from pointsman.edge.engines.timed_completion import CompletionClient, TimedCompletion
+from pointsman.edge.traces.observed import Observed
+
+OnAnswer = Callable[[int], None]
+"""Called with the number of answers so far."""
+
+
+class Probe:
+    """One run of a plan. `run` may be cancelled: what has come stays in `answers`."""
+
+    def __init__(self, client: CompletionClient, plan: ProbePlan, rng: random.Random, *, most_s: float) -> None:
+        self.answers: list[TimedCompletion] = []
+        self.timed_out = False
+        """Whether the time was over before the plan."""
+        self._client = client
+        self._plan = plan
+        self._rng = rng
+        self._most_s = most_s
+
+    async def run(self, on_answer: OnAnswer = lambda _: None) -> None:
+        """Ask round by round. Raises EngineError as soon as one answer fails."""
+        end_s = time.monotonic() + self._most_s
+        for asks in self._plan.rounds:
+            if time.monotonic() > end_s:
+                self.timed_out = True
+                return
+            async with asyncio.TaskGroup() as group:
+                for ask in asks:
+                    group.create_task(self._one(ask, on_answer))
+
+    async def _one(self, ask: Ask, on_answer: OnAnswer) -> None:
+        self.answers.append(await self._client.ask(random_text(ask.words, self._rng), ask.output_tokens))
+        on_answer(len(self.answers))
+
+    def measured(self) -> Measurement:
+        """What it is worth. Raises CalibrationError when too little has come."""
+        if len(self.answers) < LEAST_REQUESTS:
+            raise CalibrationError(
+                f"only {len(self.answers)} answers came, {LEAST_REQUESTS} are needed: give it more time or tokens"
+            )
+        rows = []
+        for answer in self.answers:
+            observed = Observed(
+                arrival_ms=1000 * answer.sent_s,
+                first_token_ms=1000 * answer.first_s,
+                last_token_ms=1000 * answer.last_s,
+                prompt_tokens=answer.prompt_tokens,
+                output_tokens=answer.output_tokens,
+                cached_tokens=answer.cached_tokens,
+            )
+            rows.append((TraceRequest(0.0, answer.prompt_tokens, answer.output_tokens), observed))
+        return measurement(rows)
