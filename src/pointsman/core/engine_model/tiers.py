@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import groupby, islice
 
 from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.engine_model.events import BlockRemoved, BlockStored, KvEvent
@@ -28,24 +28,29 @@ class Tiers:
         return {config.name: list(held) for config, held in zip(self._configs, self._held, strict=True)}
 
     def put(self, evicted: Iterable[int]) -> list[KvEvent]:
-        """Blocks that the GPU gave up, oldest first; what changed in the tiers."""
+        """Blocks that the GPU gave up, oldest first, one after the other; what changed in the tiers."""
+        changes: list[tuple[str, bool, int]] = []
+        for key in evicted:
+            self._put(key, changes)
         events: list[KvEvent] = []
-        coming = list(evicted)
-        for config, held in zip(self._configs, self._held, strict=True):
-            stored = []
-            for key in coming:
-                if key in held:
-                    held.move_to_end(key)
-                else:
-                    held[key] = None
-                    stored.append(key)
-            coming = [held.popitem(last=False)[0] for _ in range(len(held) - config.blocks)]
-            if stored:
-                events.append(BlockStored(tuple(stored), None, (), 0, medium=config.name))
-            if not coming:
-                break
-            events.append(BlockRemoved(tuple(coming), medium=config.name))
+        for (medium, stored), group in groupby(changes, key=lambda change: change[:2]):
+            hashes = tuple(change[2] for change in group)
+            events.append(
+                BlockStored(hashes, None, (), 0, medium=medium) if stored else BlockRemoved(hashes, medium=medium)
+            )
         return events
+
+    def _put(self, key: int, changes: list[tuple[str, bool, int]]) -> None:
+        for config, held in zip(self._configs, self._held, strict=True):
+            if key in held:
+                held.move_to_end(key)
+                return
+            held[key] = None
+            changes.append((config.name, True, key))
+            if len(held) <= config.blocks:
+                return
+            key, _nothing = held.popitem(last=False)
+            changes.append((config.name, False, key))
 
     def lookup(self, hashes: Sequence[int], first: int, limit: int) -> int:
         """How many blocks from number `first` on are in some tier, up to number `limit` (exclusive)."""
