@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, PolicyError
 from pointsman.core.model.view import Column
+from pointsman.core.model.worker import Role
 from pointsman.core.policies.policy import decision
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile
@@ -282,6 +284,16 @@ class TestDeterminism:
         digests = [play(shared_prompts(), setup, "random", seed=seed).outcome.digest() for seed in (4, 4, 5)]
         assert digests[0] == digests[1] != digests[2]
 
+    def test_nothing_of_it_stays_in_memory(self, fleet, shared_prompts) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            simulate(shared_prompts(20), fleet(2), POLICY)
+            left = [one for one in gc.get_objects() if isinstance(one, (Ledger, worker_module.ModelledWorker))]
+            assert left == []
+        finally:
+            gc.enable()
+
     def test_the_policys_seed_is_its_own(self, play, fleet, shared_prompts) -> None:
         setup = fleet(3, step_noise=0.05)
         outcomes = [play(shared_prompts(), setup, "random", policy_seed=seed).outcome for seed in (1, 2)]
@@ -325,13 +337,16 @@ class TestDeterminism:
 
 
 class TestRuns:
-    def test_of_many_steps_bring_the_same_as_single_steps(self, play, fleet, shared_prompts, monkeypatch) -> None:
+    @pytest.mark.parametrize("policy", ["round_robin", "kv"])
+    def test_of_many_steps_bring_the_same_as_single_steps(
+        self, play, fleet, shared_prompts, monkeypatch, policy
+    ) -> None:
         trace = shared_prompts(150, every_ms=10.0, output_tokens=100)
         setup = fleet(2, max_num_seqs=6)
         outcomes = []
         for most_steps in (1, worker_module.MOST_STEPS):
             monkeypatch.setattr(worker_module, "MOST_STEPS", most_steps)
-            outcomes.append(play(trace, setup, "round_robin").outcome)
+            outcomes.append(play(trace, setup, policy).outcome)
         for name in ("first_token_ms", "end_ms", "cached_tokens", "worker"):
             assert getattr(outcomes[1], name) == pytest.approx(getattr(outcomes[0], name))
         assert outcomes[1].itl.count == pytest.approx(outcomes[0].itl.count)
@@ -383,6 +398,7 @@ class TestSetup:
         [
             ({"groups": ()}, "at least one worker"),
             ({"groups": (WorkerGroup(LLAMA, 0),)}, "at least one worker"),
+            ({"groups": (WorkerGroup(LLAMA, 1, Role.PREFILL),)}, "workers for prefill need others that decode"),
             ({"groups": (WorkerGroup(LLAMA, 1, slow=0.0),)}, "slow must be above 0"),
             ({"max_num_seqs": 512, "max_batched_tokens": 256}, r"max_batched_tokens \(256\) must be at least"),
             ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
@@ -393,7 +409,9 @@ class TestSetup:
     )
     def test_what_can_not_be_is_named(self, fields: dict[str, object], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            simulate(Trace("t", []), Setup(**{"groups": (WorkerGroup(LLAMA, 1),), **fields}), POLICY)  # type: ignore[arg-type]
+            simulate(
+                Trace("t", [TraceRequest(0, 1, 1)]), Setup(**{"groups": (WorkerGroup(LLAMA, 1),), **fields}), POLICY
+            )  # type: ignore[arg-type]
 
     def test_models_have_workers_of_their_own(self, play) -> None:
         groups = (WorkerGroup(LLAMA, 1, models=("a",)), WorkerGroup(LLAMA, 1, models=("a", "b")))

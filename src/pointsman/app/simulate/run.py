@@ -44,4 +44,7 @@ def simulate(
         clients=clients,
         on_decision=on_decision,
     )
-    return simulation.run(on_progress)
+    try:
+        return simulation.run(on_progress)
+    finally:
+        simulation.close()

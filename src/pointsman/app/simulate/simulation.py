@@ -23,6 +23,7 @@ from pointsman.core.engine_model.engine import RequestRefusedError
 from pointsman.core.engine_model.sequence import Sequence
 from pointsman.core.engine_model.step import StepResult
 from pointsman.core.ledger import events as ev
+from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.worker import Role, WorkerId
 from pointsman.core.policies.policy import Policy
@@ -115,6 +116,11 @@ class Simulation:
             push(first_ms, Rank.METRICS, self._read, worker)
         for at_ms, position in self._arrivals.first():
             self._comes(at_ms, position)
+
+    def close(self) -> None:
+        """Let go of everything: it and the ledger refer to themselves, and would stay in memory until a collection."""
+        vars(self.ledger).clear()
+        vars(self).clear()
 
     # ---- the fleet
 
@@ -251,5 +257,9 @@ def _workers(trace: Trace, setup: Setup, block_tokens: int) -> list[ModelledWork
 
 
 def _split_models(workers: list[ModelledWorker]) -> frozenset[str]:
-    """Models of which some workers compute prompts only."""
-    return frozenset(model for worker in workers if worker.group.role is Role.PREFILL for model in worker.spec.models)
+    """Models of which some workers compute prompts only. Raises ConfigError where nobody decodes then."""
+    models = {role: {m for w in workers if w.group.role is role for m in w.spec.models} for role in Role}
+    alone = sorted(models[Role.PREFILL] - models[Role.DECODE] - models[Role.BOTH])
+    if alone:
+        raise ConfigError(f"workers for prefill need others that decode; there are none for {', '.join(alone)}")
+    return frozenset(models[Role.PREFILL])
