@@ -137,8 +137,21 @@ def test_what_is_known_of_kv_events(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_drift_and_its_likely_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     drifting = worker(drift=0.31, drift_reason="its cache was reset")
     lines = shown(report(workers=[drifting]), monkeypatch, capsys)
-    assert lines[3].endswith("31 %")
+    assert lines[3].split()[-3:] == ["31", "%", "–"]
     assert lines[4] == "a/0: cached tokens differ from what was predicted: its cache was reset"
+
+
+@pytest.mark.parametrize(("factor", "shown_as"), [(1.04, "7 %"), (1.5, "7 % ×1.50")])
+def test_how_far_predicted_step_times_are_off(
+    factor: float, shown_as: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"samples": 128, "mape_percent": 7.2, "p50_ratio": 1.0, "p90_ratio": 1.1}
+    names = ("a_ms", "b_ms_per_sequence", "c_ms_per_1000_context_tokens", "d_ms_per_prefill_token")
+    times = dict.fromkeys((*names, "q_ms_per_square_token", "overhead_ms"), 1.0)
+    times |= {"worker_class": "h100/llama-8b", "factor": factor, "intervals": 200.0, "step": error, "ttft": error}
+    lines = shown(report(workers=[worker(times=times)]), monkeypatch, capsys)
+    assert "time error" in lines[2]
+    assert lines[3].endswith(shown_as)
 
 
 def test_several_front_ends_are_a_list_in_json(

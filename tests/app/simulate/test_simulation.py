@@ -153,11 +153,24 @@ class TestPolicies:
             name = "asks"
 
             def decide(self, request, view, timing, now_ms, rng):
-                seen.append({worker: timing[worker] for worker in view.workers})
+                seen.append({worker: timing[worker].step for worker in view.workers})
                 return decision(self.name, request, view, now_ms, 0, np.zeros(len(view)), "none")
 
         simulate(shared_prompts(1), fleet(2), Asks())
         assert seen == [{"w0/0": LLAMA.step, "w1/0": LLAMA.step}]
+
+    def test_step_times_are_learned_as_live(self, play, fleet, shared_prompts) -> None:
+        """The second worker is slower than its profile says; what policies get at the end knows that."""
+        first = fleet(1).groups[0]
+        groups = (first, replace(first, slow=1.5))
+        setup = replace(fleet(1, learn_times=True), groups=groups)
+        played = play(shared_prompts(300), setup)
+        times = [worker.times for worker in played.ledger.snapshot().workers]
+        assert times[0] is not None
+        assert times[1] is not None
+        assert times[0].worker_class == first.profile.name
+        assert times[1].factor / times[0].factor == pytest.approx(1.5, rel=0.1)
+        assert played.ledger.timing["w1/0"].step == times[1].step
 
 
 class TestTiers:

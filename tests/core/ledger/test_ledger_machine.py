@@ -43,7 +43,7 @@ class Fleet:
 class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(text_block_bytes=16)
+        self.ledger = Ledger(text_block_bytes=16, step_priors={})
         self.now = 0.0
         self.count = 0
         self.flights: dict[str, Naive] = {}
@@ -73,6 +73,12 @@ class LedgerMachine(RuleBasedStateMachine):
         del self.fleet.live[worker]
 
     @precondition(lambda self: self.fleet.live)
+    @rule(data=st.data(), models=st.sampled_from([("m",), ("m", "adapter"), ("other", "m")]))
+    def change(self, data: st.DataObject, models: tuple[str, ...]) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.fleet.live)))
+        self.ledger.apply(ev.WorkerChanged(WorkerSpec(worker, f"http://{worker}", "vllm", models), self.now))
+
+    @precondition(lambda self: self.fleet.live)
     @rule(
         data=st.data(), running=st.integers(0, 9), waiting=st.integers(0, 9), capacity=st.none() | st.integers(1, 999)
     )
@@ -91,11 +97,12 @@ class LedgerMachine(RuleBasedStateMachine):
         text=st.sampled_from([b"", b"x" * 64, b"x" * 160, b"y" * 100]),
         tokens=st.integers(0, 200),
         sequences=st.integers(1, 4),
+        streamed=st.booleans(),
     )
-    def admit(self, text: bytes, tokens: int, sequences: int) -> None:
+    def admit(self, text: bytes, tokens: int, sequences: int, streamed: bool) -> None:
         self.count += 1
         keys = text_block_keys(text, 16, 0)
-        request = Request(f"r{self.count}", "m", self.now, tokens, keys, sequences=sequences)
+        request = Request(f"r{self.count}", "m", self.now, tokens, keys, sequences=sequences, streamed=streamed)
         self.ledger.apply(ev.Admitted(request, self.now))
         self.flights[request.id] = Naive(request)
 

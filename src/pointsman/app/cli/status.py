@@ -32,7 +32,8 @@ def status(admin_url: str, json_file: str | None) -> int:
 
     running: our requests + others'; KV events: what is known by the engine's own word, and how far it can be relied
     on; cached: share of prompt tokens that the engine had cached; predicted and reported: cached tokens that were
-    expected, and those that the engine counted; drift: their difference lately, of the prompts.
+    expected, and those that the engine counted; drift: their difference lately, of the prompts; time error: how far
+    predicted step times were off lately, and ×N where the worker takes N times as long as those alike.
 
     The front ends of one `serve --processes` are shown one after the other, each with what went through it; as JSON
     they are a list.

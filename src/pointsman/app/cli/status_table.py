@@ -9,9 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from pointsman.core.ledger.events import KvFeedState
-from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, WorkerStatus
+from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, TimesStatus, WorkerStatus
 
 READY = "ready"
+_FACTOR_SHOWN = 0.1
 _STATE_STYLE = {READY: "green", "draining": "yellow", "not_probed": "yellow"}
 
 
@@ -38,7 +39,18 @@ def _workers(workers: list[WorkerStatus]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("worker", "kind", "state", "KV events"):
         table.add_column(name, no_wrap=True)
-    for name in ("running", "queued", "KV", "requests", "failed", "cached", "predicted", "reported", "drift"):
+    for name in (
+        "running",
+        "queued",
+        "KV",
+        "requests",
+        "failed",
+        "cached",
+        "predicted",
+        "reported",
+        "drift",
+        "time error",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for worker in workers:
         style = _STATE_STYLE.get(worker.state, "red")
@@ -56,6 +68,7 @@ def _workers(workers: list[WorkerStatus]) -> Table:
             str(worker.predicted_cached_tokens),
             str(worker.reported_cached_tokens),
             _percent(worker.drift),
+            _time_error(worker.times),
         )
     return table
 
@@ -63,6 +76,14 @@ def _workers(workers: list[WorkerStatus]) -> Table:
 def _kv(kv: KvStatus) -> str:
     """For example `partial 40 %`."""
     return escape(kv.state) if kv.state == KvFeedState.OFF else f"{escape(kv.state)} {_percent(kv.confidence)}"
+
+
+def _time_error(times: TimesStatus | None) -> str:
+    """Of predicted step times, lately; for a worker that is slower than its like how much."""
+    if times is None or times.step.mape_percent is None:
+        return "–"
+    slower = f" ×{times.factor:.2f}" if abs(times.factor - 1) >= _FACTOR_SHOWN else ""
+    return f"{times.step.mape_percent:.0f} %{slower}"
 
 
 def _troubles(answer: Status) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
@@ -16,6 +16,7 @@ from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy, Timing
+from pointsman.core.timing.step import StepCoefficients
 
 TICK_MS = 1_000.0
 _OTHERWISE = LeastLoaded()
@@ -32,7 +33,7 @@ class FrontEnd:
 
     Args:
         block_tokens: tokens a block of all keys; the approximate index is bounded by a worker's KV capacity in these.
-        timing: step times by worker, as policies get them.
+        timing: step times by worker, as policies get them; None: the ledger learns them, from `priors`.
         on_decision: called with each request and the decision for it.
     """
 
@@ -41,11 +42,16 @@ class FrontEnd:
         policy: Policy,
         block_tokens: int,
         prefix_ttl_ms: float,
-        timing: Timing,
+        timing: Timing | None,
         seed: int,
         on_decision: OnDecision | None = None,
+        priors: Mapping[str, StepCoefficients] | None = None,
     ) -> None:
-        self.ledger = Ledger(text_block_bytes=int(block_tokens * PRIOR_BYTES_PER_TOKEN), prefix_ttl_ms=prefix_ttl_ms)
+        self.ledger = Ledger(
+            text_block_bytes=int(block_tokens * PRIOR_BYTES_PER_TOKEN),
+            prefix_ttl_ms=prefix_ttl_ms,
+            step_priors=priors,
+        )
         self._policy = policy
         self._timing = timing
         self._seed = seed
@@ -66,12 +72,13 @@ class FrontEnd:
             ledger.apply(ev.Tick(now_ms))
         view = ledger.view(request, tried, stage=stage)
         rng = decision_rng(self._seed, request.id)
+        timing = ledger.timing if self._timing is None else self._timing
         try:
-            decision = self._policy.decide(request, view, self._timing, now_ms, rng)
+            decision = self._policy.decide(request, view, timing, now_ms, rng)
         except Exception as error:
             raise PolicyError(f"the policy {self._policy.name} failed on request {request.id}: {error!r}") from error
         if decision.worker is None and stage is Stage.DECODE:
-            decision = _OTHERWISE.decide(request, view, self._timing, now_ms, rng)
+            decision = _OTHERWISE.decide(request, view, timing, now_ms, rng)
         if self._on_decision is not None:
             self._on_decision(request, decision)
         worker = decision.worker

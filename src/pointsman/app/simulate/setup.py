@@ -106,6 +106,9 @@ class Setup:
     recorded_times: bool = False
     """Requests that wait for an answer in the trace come when they did, whenever that answer comes."""
     route_key: RouteKey | None = RouteKey.SESSION
+    learn_times: bool = False
+    """Policies get step times as a front end learns them from what it sees, beginning with the profiles; else they get
+    those of the profiles. Learning costs time, a tenth or more of a simulation."""
     prefix_ttl_ms: float = 3_600_000.0
     """How long what was sent to a worker without KV events counts as held there."""
 

@@ -27,6 +27,8 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.worker import Role, WorkerId
 from pointsman.core.policies.policy import Policy
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
 from pointsman.core.workload.trace import Trace
 
 OnProgress = Callable[[int, int], None]
@@ -56,9 +58,9 @@ class Simulation:
         self._prompts = Prompts(trace, setup)
         self.block_tokens = self._prompts.block_tokens
         self._workers = _workers(trace, setup, self.block_tokens)
-        timing = {str(worker.id): worker.group.profile.step for worker in self._workers}
         chance = seed if policy_seed is None else policy_seed
-        self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision)
+        timing, priors = _times(self._workers, learn=setup.learn_times)
+        self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision, priors)
         self.ledger = self._front_end.ledger
         self._telemetry = Telemetry(self._heap, self.ledger, setup, self._prompts.spec)
         self._records = Records(trace)
@@ -254,6 +256,15 @@ def _workers(trace: Trace, setup: Setup, block_tokens: int) -> list[ModelledWork
         for _ in range(group.count):
             made.append(ModelledWorker(len(made), group, models, block_tokens, setup))
     return made
+
+
+def _times(
+    workers: list[ModelledWorker], *, learn: bool
+) -> tuple[dict[str, WorkerTimes] | None, dict[str, StepCoefficients] | None]:
+    """Step times as policies get them, or what a front end that learns them begins with."""
+    if learn:
+        return None, {worker.group.profile.name: worker.group.profile.step for worker in workers}
+    return {str(worker.id): WorkerTimes(worker.group.profile.step) for worker in workers}, None
 
 
 def _split_models(workers: list[ModelledWorker]) -> frozenset[str]:

@@ -58,6 +58,7 @@ class ModelledWorker:
             max_context_tokens=self._config.max_model_len,
             max_batch_size=setup.max_num_seqs,
             queue_depth_threshold=setup.queue_limit,
+            profile=profile.name,
         )
         self._noise = setup.step_noise
         self.alive = False

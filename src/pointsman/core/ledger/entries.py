@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pointsman.core.ledger.drift import Drift
 from pointsman.core.ledger.health import Health
+from pointsman.core.ledger.watch import Watch
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 
@@ -44,6 +45,9 @@ class WorkerEntry:
     gone: bool = False
     kv_use: float | None = None
     metrics_ms: float | None = None
+    watch: Watch | None = None
+    """What its step times are learned from; None: nobody learns, or it is gone."""
+    worker_class: str = ""
     foreign_before: int | None = None
     """Requests of others at the reading before the last."""
 

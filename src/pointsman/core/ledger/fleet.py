@@ -12,6 +12,7 @@ from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
 from pointsman.core.ledger.groups import ModelGroup, ModelGroups
 from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
+from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.table import FleetTable
 from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
 from pointsman.core.model.blocks import BlockUnit
@@ -29,8 +30,16 @@ METRICS_BELIEVED_MS = 30_000.0
 class Fleet:
     """Workers by id. Those that left with requests in flight keep their slot until the last one ended."""
 
-    def __init__(self, text_block_bytes: int, prefix_ttl_ms: float, *, index_by_hash: bool = False) -> None:
+    def __init__(
+        self,
+        text_block_bytes: int,
+        prefix_ttl_ms: float,
+        *,
+        index_by_hash: bool = False,
+        times: StepTimes | None = None,
+    ) -> None:
         self.table = FleetTable()
+        self._times = times
         self.caches = Caches(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
         self._entries: dict[WorkerId, WorkerEntry] = {}
         self._groups = ModelGroups()
@@ -48,6 +57,8 @@ class Fleet:
         self._write_spec(event.spec, slot)
         self._write_exclusion(entry)
         self.caches.add_worker(slot, event.spec, PRIOR_BYTES_PER_TOKEN)
+        if self._times is not None:
+            self._times.joined(entry)
 
     def changed(self, event: ev.WorkerChanged) -> None:
         """What it tells of itself changed, it did not."""
@@ -56,6 +67,8 @@ class Fleet:
         self._groups.forget()
         self._write_spec(event.spec, entry.slot)
         self._write_exclusion(entry)
+        if self._times is not None:
+            self._times.changed(entry, event.at_ms)
 
     def draining(self, event: ev.WorkerDraining) -> None:
         """No new work for it."""
@@ -70,6 +83,8 @@ class Fleet:
         self._groups.forget()
         self.caches.remove_worker(entry.slot)
         entry.gone = True
+        if self._times is not None:
+            self._times.left(entry)
         self.released(entry)
 
     def released(self, entry: WorkerEntry) -> None:
@@ -179,7 +194,7 @@ class Fleet:
         self.caches.resize(slot, held or None, bytes_per_token)
 
     def ticked(self, at_ms: float) -> None:
-        """Lets go of what is too old to be believed."""
+        """Lets go of what is too old to be believed, and learns step times."""
         self.caches.expire(at_ms)
         for entry in self._entries.values():
             if entry.metrics_ms is not None and at_ms - entry.metrics_ms > METRICS_BELIEVED_MS:
@@ -187,6 +202,10 @@ class Fleet:
                 self.table.cells[Column.FOREIGN, entry.slot] = 0
                 self.table.cells[Column.QUEUED, entry.slot] = 0
                 self.table.cells[Column.KV_USED_TOKENS, entry.slot] = 0
+        if self._times is not None:
+            foreign = self.table.cells[Column.FOREIGN]
+            entries = self._entries.values()
+            self._times.ticked(entries, {entry.id: int(foreign[entry.slot]) for entry in entries}, at_ms)
 
     # ---- views
 
@@ -227,6 +246,7 @@ class Fleet:
             drift_reason=entry.drift.reason,
             exact=self.caches.is_exact(entry.slot),
             totals=entry.totals,
+            times=None if self._times is None else self._times.snapshot(entry),
         )
 
     def _kv_snapshot(self, slot: int) -> KvSnapshot:

@@ -6,7 +6,7 @@ flight together with the worker's entry, so that its release hits that entry, ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
 from pointsman.core.ledger.fleet import Fleet
 from pointsman.core.ledger.snapshot import FleetSnapshot
+from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.request import Request
@@ -21,8 +22,13 @@ from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
 
 DEFAULT_PREFIX_TTL_MS = 3_600_000.0
+_NO_TIMES: Mapping[str, WorkerTimes] = {}
+_MOST_UNREPORTED_TOKENS = 64
+"""Tokens that can be new at the end of an answer of which some were reported; more: it came in larger pieces."""
 
 
 class Ledger:
@@ -32,6 +38,7 @@ class Ledger:
         text_block_bytes: size of the blocks that text keys are made of.
         index_by_hash: answer `held_by_hash`; costs memory for each block that an engine announces.
         prefix_ttl_ms: how long a prompt is thought to stay in a worker's cache when nothing else pushes it out.
+        step_priors: step times by names of profiles, from which learning begins; None: step times are not learned.
     """
 
     def __init__(
@@ -40,8 +47,10 @@ class Ledger:
         text_block_bytes: int = 128,
         prefix_ttl_ms: float = DEFAULT_PREFIX_TTL_MS,
         index_by_hash: bool = False,
+        step_priors: Mapping[str, StepCoefficients] | None = None,
     ) -> None:
-        self._fleet = Fleet(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
+        self._times = None if step_priors is None else StepTimes(step_priors)
+        self._fleet = Fleet(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash, times=self._times)
         self._flights: dict[str, Flight] = {}
         self._waiting = 0
         self._sequence = 0
@@ -138,6 +147,11 @@ class Ledger:
         """Requests admitted and not at a worker."""
         return self._waiting
 
+    @property
+    def timing(self) -> Mapping[str, WorkerTimes]:
+        """Learned step times of workers of which something is known. It is not changed later."""
+        return _NO_TIMES if self._times is None else self._times.timing
+
     def snapshot(self) -> FleetSnapshot:
         """Everything that people and metrics are shown."""
         return FleetSnapshot(
@@ -186,6 +200,8 @@ class Ledger:
         cells[Column.LAST_DISPATCH, entry.slot] = self._sequence
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] += 1
+        if entry.watch is not None:
+            entry.watch.started(request, event.at_ms, flight.cached_tokens)
 
     def _first_token(self, event: ev.FirstToken) -> None:
         flight, entry = self._running(event.request_id)
@@ -195,11 +211,18 @@ class Ledger:
         self._fleet.table.cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
         flight.prefill_tokens = 0
         entry.health.token_seen(event.at_ms)
+        if entry.watch is not None and flight.request.streamed:
+            # At once: another worker computed the prompt.
+            entry.watch.first_token(event.request_id, event.at_ms, computed=event.at_ms > flight.dispatched_ms)
 
     def _progress(self, event: ev.Progress) -> None:
         flight, entry = self._running(event.request_id)
         if event.tokens < 0:
             raise LedgerError(f"request {event.request_id} can't progress by {event.tokens} tokens")
+        if entry.watch is not None and flight.started and flight.request.streamed:
+            # The first report of a request includes its first token.
+            first = flight.kv_tokens == flight.request.prompt_tokens
+            entry.watch.tokens(event.request_id, event.at_ms, max(0, event.tokens - first))
         flight.kv_tokens += event.tokens
         self._fleet.table.cells[Column.KV_TOKENS, entry.slot] += event.tokens
         entry.health.token_seen(event.at_ms)
@@ -208,6 +231,8 @@ class Ledger:
         flight, entry = self._running(event.request_id)
         self._forget_unless_started(flight, entry)
         self._release(flight, entry)
+        if entry.watch is not None:
+            entry.watch.ended(event.request_id, event.at_ms)
         flight.entry = None
         self._waiting += 1
         entry.totals.attempts_failed += 1
@@ -217,6 +242,8 @@ class Ledger:
 
     def _finished(self, event: ev.Finished) -> None:
         flight, entry = self._running(event.request_id)
+        if entry.watch is not None:
+            entry.watch.ended(event.request_id, event.at_ms, _tokens_to_learn_from(flight, event.output_tokens))
         self._end(event.request_id, flight)
         entry.health.token_seen(event.at_ms)
         self._learn_ratio(flight.request, event.prompt_tokens)
@@ -232,23 +259,25 @@ class Ledger:
                 totals.predicted_cached_tokens += flight.cached_tokens
 
     def _refused(self, event: ev.Refused) -> None:
-        for totals in self._broken_off(event.request_id):
+        for totals in self._broken_off(event.request_id, event.at_ms):
             totals.refused += 1
 
     def _failed(self, event: ev.Failed) -> None:
-        for totals in self._broken_off(event.request_id):
+        for totals in self._broken_off(event.request_id, event.at_ms):
             totals.failed += 1
 
     def _cancelled(self, event: ev.Cancelled) -> None:
-        for totals in self._broken_off(event.request_id):
+        for totals in self._broken_off(event.request_id, event.at_ms):
             totals.cancelled += 1
 
-    def _broken_off(self, request_id: str) -> list[Totals]:
+    def _broken_off(self, request_id: str, at_ms: float) -> list[Totals]:
         """End a request that was not answered; the totals that count how."""
         flight = self._flight(request_id)
         entry = flight.entry
         if entry is not None:
             self._forget_unless_started(flight, entry)
+            if entry.watch is not None:
+                entry.watch.ended(request_id, at_ms)
         self._end(request_id, flight)
         return [self._totals] if entry is None else [self._totals, entry.totals]
 
@@ -312,3 +341,11 @@ class Ledger:
         if flight.entry is None:
             raise LedgerError(f"request {request_id} is not at a worker")
         return flight, flight.entry
+
+
+def _tokens_to_learn_from(flight: Flight, output_tokens: int | None) -> int | None:
+    """Tokens of an answer, where those not reported yet are a token a step; else None."""
+    reported = flight.kv_tokens - flight.request.prompt_tokens
+    if output_tokens is None or (reported and output_tokens - reported > _MOST_UNREPORTED_TOKENS):
+        return None
+    return output_tokens

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pointsman.core.ledger.entries import Totals
 from pointsman.core.ledger.events import KvFeedState
 from pointsman.core.model.worker import WorkerId, WorkerSpec
+from pointsman.core.timing.spread import PredictionError
+from pointsman.core.timing.step import StepCoefficients
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,25 @@ class KvSnapshot:
     """By medium."""
     orphan_blocks: int
     """Announced without a known parent, and not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimesSnapshot:
+    """What was learned of a worker's step times."""
+
+    worker_class: str
+    """Workers of it learn together."""
+    step: StepCoefficients
+    """Of this worker: its class times its factor."""
+    factor: float
+    """How many times as long as its class it takes."""
+    overhead_ms: float
+    intervals: float
+    """That its class learned from."""
+    step_error: PredictionError
+    """How far predicted step times were off, each predicted before it was learned from."""
+    ttft_error: PredictionError
+    """The same of times to the first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,8 @@ class WorkerSnapshot:
     exact: bool
     """Its own word is used for what it holds."""
     totals: Totals
+    times: TimesSnapshot | None
+    """None: nothing is known of its step times, or nobody learns."""
 
 
 @dataclass(frozen=True, slots=True)

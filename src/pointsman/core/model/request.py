@@ -24,6 +24,8 @@ class Request:
     """Keys of the tokenized prompt for each way in which engines of its model cut blocks; empty if it was not."""
     sequences: int = 1
     """`n`: answers asked for, which the engine decodes side by side."""
+    streamed: bool = True
+    """Its tokens come as they are generated; else the whole answer at its end."""
     route_key: str | None = None
     """What `routing.route_key` selects: requests with equal keys belong together."""
     tenant: str | None = None

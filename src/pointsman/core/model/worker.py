@@ -44,6 +44,8 @@ class WorkerSpec:
     """Requests waiting at the engine beyond which it gets no more."""
     rank_header: str | None = None
     """Request header that chooses the rank at an engine with several of them."""
+    profile: str | None = None
+    """Name of the profile whose step times it is thought to have."""
     stream_usage: bool = True
     """It sends a usage event in a stream when `stream_options.include_usage` asks for one."""
 

@@ -13,9 +13,9 @@ from pointsman.core.model.decision import Decision, Values
 from pointsman.core.model.plan import Aggregate, Reject
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
-from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
 
-Timing = Mapping[str, StepCoefficients]
+Timing = Mapping[str, WorkerTimes]
 """Step times by worker id, for workers whose times are known."""
 NO_TIMING: Timing = {}
 

@@ -22,6 +22,7 @@ from pointsman.core.timing.prediction import Load, ttft_ms
 from pointsman.core.timing.regression import StepRegression
 from pointsman.core.timing.spread import PredictionError, Spread
 from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
 
 _FAR = 2.0
 """Times longer than predicted at which a young worker's interval is set aside."""
@@ -75,6 +76,14 @@ class LearnedTimes:
         self._classes: dict[str, StepRegression] = {}
         self._workers: dict[str, _Worker] = {}
         self._members: dict[str, dict[str, _Worker]] = {}
+
+    def believe(self, class_name: str, prior: StepCoefficients) -> None:
+        """What is thought of a class of which nothing was seen. A class that learned already keeps what it learned."""
+        self._priors.setdefault(class_name, prior)
+
+    def knows(self, class_name: str) -> bool:
+        """Whether workers of that class can join."""
+        return self._default is not None or class_name in self._priors
 
     def joined(self, worker: str, class_name: str) -> None:
         """A worker is there, or there again after a restart: it is young. Raises ConfigError without a prior for it."""
@@ -141,6 +150,20 @@ class LearnedTimes:
         """Fixed time of a request on its way to a worker and back; 0 for an unknown one."""
         known = self._workers.get(worker)
         return 0.0 if known is None else self._classes[known.class_name].overhead_ms
+
+    def intervals(self, class_name: str) -> float:
+        """Intervals that a class learned from, those that tell the same time together as one."""
+        regression = self._classes.get(class_name)
+        return 0.0 if regression is None else regression.weight
+
+    def times(self, worker: str) -> WorkerTimes | None:
+        """All that is known of a worker's times; None for a worker that never joined."""
+        known = self._workers.get(worker)
+        if known is None:
+            return None
+        regression = self._classes[known.class_name]
+        step = regression.coefficients.scaled(math.exp(known.log_factor))
+        return WorkerTimes(step, regression.overhead_ms, known.steps.ratios, known.first_tokens.ratios)
 
     def predict_step_ms(self, worker: str, interval: Interval) -> tuple[float, float] | None:
         """P50 and P90 of the time that the work of an interval takes there; its `elapsed_ms` is not looked at."""

@@ -28,6 +28,8 @@ class WorkerSource:
     kind: str | None = None
     kv_capacity_tokens: int | None = None
     kv_events: KvEventEndpoints | None = None
+    profile: str | None = None
+    """Name of the profile whose step times it is thought to have."""
     api_key: str | None = field(default=None, repr=False)
     """The engine's own key; goes with every call to it and never into a log."""
 
@@ -47,6 +49,7 @@ class WorkerSource:
             max_batch_size=self.max_batch_size or facts.max_batch,
             queue_depth_threshold=self.queue_depth_threshold,
             rank_header=facts.capabilities.rank_header if len(facts.ranks) > 1 else None,
+            profile=self.profile,
             stream_usage=facts.capabilities.stream_usage is not False,
         )
 

@@ -66,6 +66,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         Meta(min_length=1, description="Names of models to offer, instead of those that the engine lists."),
     ] = None
     kv_capacity_tokens: Annotated[int | None, Meta(ge=1, description="Tokens that its KV cache holds.")] = None
+    profile: Annotated[
+        str | None,
+        Meta(
+            min_length=1,
+            description="Profile whose step times it is thought to have until traffic tells: a name such as "
+            "`h100/llama-8b`, `estimate:…` or a file that `pointsman calibrate` wrote; default: learned from nothing.",
+        ),
+    ] = None
     kv_events: Annotated[
         KvEventEndpoints | None, Meta(description="Where its KV events are; default: what the engine says.")
     ] = None

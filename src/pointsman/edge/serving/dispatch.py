@@ -124,7 +124,7 @@ class Dispatcher:
         request, ledger = exchange.request, self._ledger
         now_ms = self._clock()
         view = ledger.view(request, tried)
-        decision = self._policy.decide(request, view, now_ms, self._rng)
+        decision = self._policy.decide(request, view, ledger.timing, now_ms, self._rng)
         worker = decision.worker
         if worker is not None:
             row = view.workers.index(worker)

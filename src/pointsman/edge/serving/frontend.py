@@ -54,6 +54,7 @@ class Frontend:
             text_block_bytes=settings.text_block_bytes,
             prefix_ttl_ms=settings.prefix_ttl_s * 1000,
             index_by_hash=settings.index_by_hash,
+            step_priors=settings.step_priors,
         )
         self.policy = ActivePolicy(load_registry(), settings.policy, has_route_key=settings.route_key is not None)
         self.links = EngineLinks()

@@ -76,6 +76,7 @@ class Intake:
             blocks=blocks,
             token_blocks=tokenized.blocks,
             sequences=body.sequences,
+            streamed=body.streams,
             route_key=route_key_of(settings.route_key, incoming, tenant),
             tenant=tenant,
             pinned_worker=self._pinned(incoming, body.model),

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
 from pointsman.core.model.token_keys import GPU
 from pointsman.edge.serving.metric_families import counter, gauge
+from pointsman.edge.serving.time_metrics import time_model_families
 from pointsman.edge.telemetry import names
 from pointsman.edge.telemetry.histogram import Histogram
 from pointsman.edge.telemetry.names import Metric
@@ -69,6 +70,7 @@ class FrontendCollector(Collector):
         yield from self._traffic_families()
         yield from self._fleet_families(fleet)
         yield _ready_family(fleet.workers)
+        yield from time_model_families(fleet.workers)
         for metric, value in self._gauges:
             yield _worker_family(GaugeMetricFamily(metric.name, metric.help, labels=["worker"]), fleet.workers, value)
         for metric, value in self._counters:

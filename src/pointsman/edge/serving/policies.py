@@ -13,7 +13,7 @@ from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.auto import Auto
 from pointsman.core.policies.kv import Kv
-from pointsman.core.policies.policy import NO_TIMING, Policy
+from pointsman.core.policies.policy import Policy, Timing
 from pointsman.core.policies.prefix import Prefix
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.policies.session import Session
@@ -73,11 +73,11 @@ class ActivePolicy:
         _log.info("policy: %s -> %s", self.configured_name, name)
         self.policy, self.configured_name = policy, name
 
-    def decide(self, request: Request, view: FleetView, now_ms: float, rng: random.Random) -> Decision:
+    def decide(self, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random) -> Decision:
         """The policy's decision. Raises PolicyError when it raises, or chose a worker that may not take the request."""
         policy = self.policy
         try:
-            decision = policy.decide(request, view, NO_TIMING, now_ms, rng)
+            decision = policy.decide(request, view, timing, now_ms, rng)
             _check(decision.worker, view)
         except Exception as error:
             self._log_failure(policy.name, request.id, error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.configuration.execution_group import Node
@@ -18,6 +19,7 @@ from pointsman.edge.prompts.hub_places import tokenizer_places
 from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.serving.tls import engine_context, listen_context
+from pointsman.edge.traces.profile_file import load_profile
 from pointsman.edge.wire.http1_server import ServerLimits
 
 
@@ -53,6 +55,8 @@ class FrontendSettings:
     limits: ServerLimits = field(default_factory=ServerLimits)
     tls: ssl.SSLContext | None = None
     engine_tls: ssl.SSLContext | None = None
+    step_priors: Mapping[str, StepCoefficients] = field(default_factory=dict)
+    """Step times by names of the profiles that sources have."""
     seed: int | None = None
     """Of the policies' random numbers; None: another one each start."""
 
@@ -89,6 +93,7 @@ class FrontendSettings:
             limits=_limits(tree),
             tls=listen_context(plane.tls),
             engine_tls=engine_context(plane.engine_tls),
+            step_priors=_step_priors(tree.execution_group.nodes),
         )
 
 
@@ -104,8 +109,20 @@ def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
         kind=node.kind,
         kv_capacity_tokens=node.kv_capacity_tokens,
         kv_events=node.kv_events,
+        profile=node.profile,
         api_key=_api_key(node, environ),
     )
+
+
+def _step_priors(nodes: Iterable[Node]) -> dict[str, StepCoefficients]:
+    priors: dict[str, StepCoefficients] = {}
+    for node in nodes:
+        if node.profile is not None and node.profile not in priors:
+            try:
+                priors[node.profile] = load_profile(node.profile).step
+            except ConfigError as error:
+                raise ConfigError(f"execution-group.nodes: engine {node.engine_name}: profile: {error}") from None
+    return priors
 
 
 def _api_key(node: Node, environ: Mapping[str, str]) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import msgspec
 
 from pointsman import __version__
-from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
+from pointsman.core.ledger.snapshot import FleetSnapshot, TimesSnapshot, WorkerSnapshot
+from pointsman.core.timing.spread import PredictionError
 from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.telemetry.traffic import Traffic
 
@@ -22,6 +24,36 @@ class KvStatus(msgspec.Struct):
     blocks: dict[str, int]
     """By medium."""
     orphan_blocks: int
+
+
+class PredictionStatus(msgspec.Struct):
+    """What predictions made before the fact were worth, over the last `samples` of them."""
+
+    samples: int
+    mape_percent: float | None
+    """Mean of |predicted − actual| / actual; None before anything was predicted."""
+    p50_ratio: float
+    """Median of actual / predicted."""
+    p90_ratio: float
+
+
+class TimesStatus(msgspec.Struct):
+    """What was learned of a worker's step times; the coefficients are its own: its class times its factor."""
+
+    worker_class: str
+    factor: float
+    """How many times as long as its class it takes."""
+    a_ms: float
+    b_ms_per_sequence: float
+    c_ms_per_1000_context_tokens: float
+    d_ms_per_prefill_token: float
+    q_ms_per_square_token: float
+    overhead_ms: float
+    """Fixed time of a request on its way to the engine and back."""
+    intervals: float
+    """That its class learned from."""
+    step: PredictionStatus
+    ttft: PredictionStatus
 
 
 class WorkerStatus(msgspec.Struct):
@@ -49,6 +81,8 @@ class WorkerStatus(msgspec.Struct):
     """(predicted − reported cached tokens) / prompt tokens, lately."""
     drift_reason: str | None
     kv: KvStatus
+    times: TimesStatus | None = None
+    """None: nothing is known of them yet."""
 
 
 class EngineReport(msgspec.Struct):
@@ -150,7 +184,24 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
             blocks=worker.kv.blocks,
             orphan_blocks=worker.kv.orphan_blocks,
         ),
+        times=None if worker.times is None else _times(worker.times),
     )
+
+
+def _times(times: TimesSnapshot) -> TimesStatus:
+    return TimesStatus(
+        worker_class=times.worker_class,
+        factor=times.factor,
+        overhead_ms=times.overhead_ms,
+        intervals=times.intervals,
+        step=_prediction(times.step_error),
+        ttft=_prediction(times.ttft_error),
+        **dataclasses.asdict(times.step),
+    )
+
+
+def _prediction(error: PredictionError) -> PredictionStatus:
+    return PredictionStatus(error.samples, error.mape, error.p50_ratio, error.p90_ratio)
 
 
 def _engine(engine: EngineStatus) -> EngineReport:

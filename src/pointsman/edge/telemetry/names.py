@@ -65,6 +65,16 @@ WORKER_KV_BLOCKS = Metric("pointsman_worker_kv_blocks", "Blocks that the worker'
 WORKER_DRIFT = Metric(
     "pointsman_worker_cache_drift", "Predicted less reported cached tokens as a share of prompt tokens, lately."
 )
+TIME_ERROR = Metric(
+    "pointsman_time_model_error_ratio",
+    "Mean of |predicted - seen| / seen, lately, by what was predicted: step, ttft.",
+)
+TIME_SAMPLES = Metric("pointsman_time_model_samples", "Predictions that the error is taken over.")
+TIME_FACTOR = Metric("pointsman_time_model_worker_factor", "How many times as long as its class the worker takes.")
+TIME_COEFFICIENT = Metric(
+    "pointsman_time_model_coefficient",
+    "Learned step time of the worker: a ms a step, b ms a sequence, c ms a 1,000 context tokens, d ms a prefill token.",
+)
 WORKER_PROMPT = Metric(
     "pointsman_worker_prompt_tokens", "Prompt tokens of requests for which the worker reported what was cached."
 )
