@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pointsman.app.cli import main, status
-from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, WorkerStatus
+from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, TimesStatus, WorkerStatus
 
 
 def worker(**changes: Any) -> WorkerStatus:
@@ -73,7 +73,7 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     lines = shown(report(), monkeypatch, capsys)
     assert lines[0] == "pointsman 0.1.0, policy prefix"
     assert lines[1] == "models: m (1)"
-    assert " ".join(lines[3].split()) == "a/0 vllm ready complete 100 % 3 1 26 % 12 1 50 % 40 50 –"
+    assert " ".join(lines[3].split()) == "a/0 vllm ready complete 100 % 3 1 26 % 12 1 50 % 40 50 – –"
     assert lines[4] == (
         "requests: 3 running, 0 waiting, 8 finished, 1 failed, 2 cancelled, 4 retries; mean TTFT 12 ms, cached –"
     )
@@ -149,7 +149,7 @@ def test_how_far_predicted_step_times_are_off(
     names = ("a_ms", "b_ms_per_sequence", "c_ms_per_1000_context_tokens", "d_ms_per_prefill_token")
     times = dict.fromkeys((*names, "q_ms_per_square_token", "overhead_ms"), 1.0)
     times |= {"worker_class": "h100/llama-8b", "factor": factor, "intervals": 200.0, "step": error, "ttft": error}
-    lines = shown(report(workers=[worker(times=times)]), monkeypatch, capsys)
+    lines = shown(report(workers=[worker(times=msgspec.convert(times, TimesStatus))]), monkeypatch, capsys)
     assert "time error" in lines[2]
     assert lines[3].endswith(shown_as)
 
