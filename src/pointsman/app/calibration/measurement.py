@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from pointsman.edge.traces.observed import Observed
 Floats = npt.NDArray[np.float64]
 LEAST_REQUESTS = 8
 """Fewer measured requests than that say nothing that could be checked."""
+_SAME_STEP = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,22 @@ class Measurement:
     def arrival_ms(self) -> Floats:
         """When each request came."""
         return np.array([request.at_ms for request in self.requests])
+
+    @property
+    def step_ends_ms(self) -> Floats:
+        """`first_ms`, but those that came with the same step have the same time: clients read them one by one."""
+        gaps = self.output_tokens - 1
+        with np.errstate(invalid="ignore"):
+            tpot_ms = ((self.last_ms - self.first_ms) / np.maximum(gaps, 1))[gaps > 0]
+        steps_ms = tpot_ms[tpot_ms > 0]
+        # A step takes at least about as long as the fastest tokens.
+        apart_ms = _SAME_STEP * float(np.percentile(steps_ms, 10)) if len(steps_ms) else 0.0
+        ends = self.first_ms.copy()
+        order = np.argsort(ends)
+        for before, after in pairwise(order.tolist()):
+            if self.first_ms[after] - ends[before] < apart_ms:
+                ends[after] = ends[before]
+        return ends
 
     @property
     def output_tokens(self) -> Floats:

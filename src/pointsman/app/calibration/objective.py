@@ -132,6 +132,11 @@ def robust_scale(residuals: Floats, least: float) -> float:
     return max(least, 1.4826 * float(np.median(np.abs(residuals)))) if len(residuals) else least
 
 
+def soft_l1(residuals: Floats) -> float:
+    """Sum of squares near zero, of absolute values far from it: it shows the way from anywhere."""
+    return float(np.sum(2.0 * (np.sqrt(1.0 + residuals**2) - 1.0)))
+
+
 def cauchy(residuals: Floats) -> float:
     """Sum of squares near zero, of logarithms far from it: what was not as modelled at all hardly counts."""
     return float(np.sum(np.log1p(residuals**2)))

@@ -39,10 +39,13 @@ class Probe:
                 return
             async with asyncio.TaskGroup() as group:
                 for ask in asks:
-                    group.create_task(self._one(ask, on_answer))
+                    begun = asyncio.Event()
+                    group.create_task(self._one(ask, begun, on_answer))
+                    await begun.wait()
 
-    async def _one(self, ask: Ask, on_answer: OnAnswer) -> None:
-        self.answers.append(await self._client.ask(random_text(ask.words, self._rng), ask.output_tokens))
+    async def _one(self, ask: Ask, begun: asyncio.Event, on_answer: OnAnswer) -> None:
+        text = random_text(ask.words, self._rng)
+        self.answers.append(await self._client.ask(text, ask.output_tokens, begun.set))
         on_answer(len(self.answers))
 
     def measured(self) -> Measurement:

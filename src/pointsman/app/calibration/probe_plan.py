@@ -34,7 +34,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """Rounds one after the other; the requests of a round are sent at once, and the next one begins when all ended."""
+    """Rounds one after the other. A round's requests run side by side: each is sent when the one before it had its
+    first token, so that it is clear what each step computed. The next round begins when all have ended."""
 
     rounds: tuple[tuple[Ask, ...], ...]
 

@@ -2,7 +2,8 @@
 
 Each first token that was measured is the end of a step. The replay predicts it, notes how far off it was, and goes on
 from where it really was: so a stall, a compilation or chance when a request comes counts once and not in all that
-follows, and steps are compared whose requests are the same.
+follows. Last tokens are followed, too, and a request comes when all have ended that had ended before it: so steps are
+compared whose requests are the same.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class Replayer:
         """`engine`: sizes; its step coefficients are not looked at. `ahead`: the engine schedules a step while the one
         before it is computed, so that a request that comes meanwhile waits for one step more."""
         self.measured = measured
+        self.step_ends_ms = measured.step_ends_ms
+        self.by_last = np.argsort(measured.last_ms)[: int(np.isfinite(measured.last_ms).sum())].tolist()
+        """Requests in the order of their last tokens."""
+        self.ended_before = np.searchsorted(measured.last_ms[self.by_last], measured.arrival_ms, "right").tolist()
+        """How many of them had ended when each request came."""
         self._engine = engine
         self._ahead = ahead
         self._requests = tuple(
@@ -114,7 +120,11 @@ class _Run:
         self._engine = EngineModel(replace(engine, step=parameters.step))
         self._arrivals = replayer.arrivals()
         self._next_ms, self._next = next(self._arrivals)
-        self._measured_ms: list[float] = (replayer.measured.first_ms - parameters.overhead_ms).tolist()
+        self._replayer = replayer
+        self._ended = 0
+        """So many of the requests with the earliest last tokens have all ended."""
+        self._measured_last_ms: list[float] = (replayer.measured.last_ms - parameters.overhead_ms).tolist()
+        self._measured_ms: list[float] = (replayer.step_ends_ms - parameters.overhead_ms).tolist()
         self._overhead_ms = parameters.overhead_ms
         self._ahead = ahead
         self._follow = follow
@@ -147,7 +157,7 @@ class _Run:
                 self._now_ms = self._since_ms = self._next_ms
                 continue
             duration_ms = step.duration_ms
-            if self._next_ms < self._now_ms + duration_ms:
+            if self._may_come() and self._next_ms < self._now_ms + duration_ms:
                 duration_ms = engine.cut_step(self._next_ms)
                 late = self._ahead
             batch = step.batch
@@ -166,8 +176,14 @@ class _Run:
             engine.preemptions,
         )
 
+    def _may_come(self) -> bool:
+        """Whether all have ended that had ended when the next request came."""
+        number = int(self._next.id)
+        ended_before = self._replayer.ended_before
+        return not self._follow or number >= len(ended_before) or self._ended >= ended_before[number]
+
     def _take_arrived(self) -> None:
-        while self._next_ms <= self._now_ms:
+        while self._next_ms <= self._now_ms and (self._may_come() or self._engine.idle):
             self._engine.add(self._next)
             self._next_ms, self._next = next(self._arrivals)
 
@@ -190,6 +206,11 @@ class _Run:
                 self._last_ms[number] = self._now_ms
                 self._decode_ms[number] = self._work_ms - self._began_work_ms[number]
                 self._missing -= 1
+                if self._follow and self._measured_last_ms[number] > self._since_ms:
+                    self._now_ms = self._since_ms = self._measured_last_ms[number]
+        by_last = self._replayer.by_last
+        while self._ended < len(by_last) and not math.isnan(self._decode_ms[by_last[self._ended]]):
+            self._ended += 1
 
     def _look(self, numbers: list[int]) -> None:
         """Compare the end of a step with the first tokens that were measured, and go on from there."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from pointsman.app.calibration.objective import Objective, Residuals, cauchy
+from pointsman.app.calibration.objective import Objective, Residuals, soft_l1
 from pointsman.app.calibration.parameters import Floats, Parameters
 from pointsman.core.timing.profiles import profile_from
 from pointsman.core.timing.step import StepCoefficients
@@ -71,8 +71,11 @@ def _scaled(objective: Objective, centre: Parameters) -> tuple[float, Parameters
         return coarse_cost(objective.residuals(moved(logs)))
 
     # Speeds differ by orders of magnitude: a walk needs a start in the right one.
-    scales = [math.log(4.0) * step for step in (-2, -1, 0, 1, 2, 3)]
-    origin = min((np.array([scale, scale]) for scale in scales), key=cost)
+    decodes = [math.log(4.0) * step for step in (-2, -1, 0, 1, 2, 3)]
+    prefills = [math.log(3.0) * step for step in (-2, -1, 0, 1, 2, 3)]
+    decode = min(decodes, key=lambda scale: cost(np.array([scale, scale])))
+    prefill = min(prefills, key=lambda scale: cost(np.array([decode, decode + scale])))
+    origin = np.array([decode, decode + prefill])
     simplex = np.vstack([origin, origin + np.array([0.5, 0.0]), origin + np.array([0.0, 0.5])])
     found = minimize(
         cost,
@@ -85,4 +88,4 @@ def _scaled(objective: Objective, centre: Parameters) -> tuple[float, Parameters
 
 def coarse_cost(residuals: Residuals) -> float:
     """How bad a guess is, before anything is known of the spread of the measurements."""
-    return cauchy(residuals.scaled(_COARSE))
+    return soft_l1(residuals.scaled(_COARSE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -53,11 +54,16 @@ class CompletionClient:
         self._path = _COMPLETIONS
         self._extra: dict[str, object] = {"ignore_eos": True}
 
-    async def ask(self, prompt: str, output_tokens: int) -> TimedCompletion:
-        """Stream one answer of so many tokens. Raises EngineError when none came, or without a token count."""
+    async def ask(
+        self, prompt: str, output_tokens: int, on_first: Callable[[], None] = lambda: None
+    ) -> TimedCompletion:
+        """Stream one answer of so many tokens; `on_first` is called when its first one came.
+
+        Raises EngineError when no answer came, or one without a token count.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._ask(prompt, output_tokens)
+                return await self._ask(prompt, output_tokens, on_first)
         except TimeoutError:
             raise EngineError(f"{self.url} did not answer within {self._timeout_s:g} s") from None
         except aiohttp.ClientConnectorError as error:
@@ -65,7 +71,7 @@ class CompletionClient:
         except aiohttp.ClientError as error:
             raise EngineError(f"{self.url}: the answer broke off: {str(error) or type(error).__name__}") from None
 
-    async def _ask(self, prompt: str, output_tokens: int) -> TimedCompletion:
+    async def _ask(self, prompt: str, output_tokens: int, on_first: Callable[[], None]) -> TimedCompletion:
         while True:
             sent_s = time.perf_counter()
             async with self._session.post(
@@ -75,7 +81,7 @@ class CompletionClient:
                 allow_redirects=False,
             ) as answer:
                 if answer.status == 200:
-                    return await self._read(answer, sent_s)
+                    return await self._read(answer, sent_s, on_first)
                 text = (await answer.content.read(_MOST_ERROR_BYTES)).decode("utf-8", "replace")
             if not self._simpler(answer.status):
                 raise EngineError(f"POST {self.url}{self._path} answered {answer.status}: {text.strip()}")
@@ -104,7 +110,9 @@ class CompletionClient:
             **self._extra,
         }
 
-    async def _read(self, answer: aiohttp.ClientResponse, sent_s: float) -> TimedCompletion:
+    async def _read(
+        self, answer: aiohttp.ClientResponse, sent_s: float, on_first: Callable[[], None]
+    ) -> TimedCompletion:
         scanner = StreamScanner()
         first_s = last_s = 0.0
         # A chat begins with an event that names the role and holds no token.
@@ -119,6 +127,7 @@ class CompletionClient:
                 # The last event holds the usage alone; some engines send it together with the last token.
                 if not first_s:
                     first_s = now_s
+                    on_first()
                 if scanner.usage is None or not last_s:
                     last_s = now_s
         scanner.flush()
