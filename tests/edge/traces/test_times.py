@@ -27,7 +27,9 @@ def test_times_as_logs_write_them(value: object, ms: float) -> None:
     assert epoch_ms(value, "t") == pytest.approx(ms, abs=1e-3)
 
 
-@pytest.mark.parametrize("value", ["noon", "2023-13-40T00:00:00", None, True, [], "99/Nov/2023:22:13:20 +0000"])
+@pytest.mark.parametrize(
+    "value", ["noon", "1e999", "nan", "2023-13-40T00:00:00", None, True, [], "99/Nov/2023:22:13:20 +0000"]
+)
 def test_what_is_no_time_is_named(value: object) -> None:
     with pytest.raises(RowError, match=r"^t: "):
         epoch_ms(value, "t")

@@ -59,13 +59,12 @@ class _Ids:
     fresh: Iterator[int] = field(default_factory=count)
     shared: dict[tuple[int, ...], int] = field(default_factory=dict)
 
-    def leading(self, tool_tokens: int, system_tokens: int, block_tokens: int) -> list[int]:
-        """Ids of the full blocks that tools and instructions fill."""
-        tools = tool_tokens // block_tokens
-        return [
-            self._of((tool_tokens, place) if place < tools else (tool_tokens, system_tokens, place))
-            for place in range((tool_tokens + system_tokens) // block_tokens)
-        ]
+    def leading(self, agent: _Agent, place: int, block_tokens: int) -> int | None:
+        """The id of the first request's block at `place` if tools and instructions fill it, else None."""
+        tools, system = max(0, agent.tool_tokens), max(0, agent.system_tokens)
+        if place >= (tools + system) // block_tokens:
+            return None
+        return self._of((tools, place) if place < tools // block_tokens else (tools, system, place))
 
     def _of(self, key: tuple[int, ...]) -> int:
         if key not in self.shared:
@@ -82,7 +81,8 @@ class _Agent:
     start_s: float
     local: dict[int, int]
     """Ids of the trace by those of the session."""
-    leading: list[int]
+    tool_tokens: int
+    system_tokens: int
     blocks: tuple[int, ...] = ()
     """Of the request before."""
     last: tuple[object, _Request, float] | None = None
@@ -105,8 +105,7 @@ def read_agentic(source: Source) -> LoadedTrace:
         except RowError as error:
             builder.leave_out(line, str(error))
             continue
-        leading = ids.leading(session.tool_tokens, session.system_tokens, session.block_size)
-        agent = _Agent(session.id, line, 0.0, {}, leading)
+        agent = _Agent(session.id, line, 0.0, {}, session.tool_tokens, session.system_tokens)
         _add(builder, ids, agent, session.requests)
     source.problems.notes.append("all sessions start at 0 s: start them as you like with `pointsman trace scale`")
     return builder.build(
@@ -117,14 +116,14 @@ def read_agentic(source: Source) -> LoadedTrace:
 def _add(builder: TraceBuilder, ids: _Ids, agent: _Agent, rows: list[_Request]) -> None:
     for row in rows:
         if row.type == _SUBAGENT:
-            leading = ids.leading(row.tool_tokens, row.system_tokens, builder.block_tokens)
             name = f"{agent.name}/{row.agent_id or agent.requests}"
-            inner = _Agent(name, agent.line, agent.start_s + row.t, agent.local, leading, last=agent.last)
+            start_s = agent.start_s + row.t
+            inner = _Agent(name, agent.line, start_s, agent.local, row.tool_tokens, row.system_tokens, last=agent.last)
             _add(builder, ids, inner, row.requests)
             continue
         agent.requests += 1
         try:
-            agent.blocks = _blocks(ids, agent, row)
+            agent.blocks = _blocks(ids, agent, row, builder.block_tokens)
         except RowError as error:
             builder.leave_out(agent.line, f"{agent.name}, request {agent.requests}: {error}")
             continue
@@ -160,7 +159,7 @@ def _add_request(builder: TraceBuilder, agent: _Agent, row: _Request) -> None:
         agent.last = (key, row, at_s)
 
 
-def _blocks(ids: _Ids, agent: _Agent, row: _Request) -> tuple[int, ...]:
+def _blocks(ids: _Ids, agent: _Agent, row: _Request, block_tokens: int) -> tuple[int, ...]:
     if not 0 <= row.keep <= len(agent.blocks):
         raise RowError(f"keep: {row.keep} blocks of the {len(agent.blocks)} that the request before it has")
     # Counted before they are made: a damaged count must not fill the memory.
@@ -171,9 +170,9 @@ def _blocks(ids: _Ids, agent: _Agent, row: _Request) -> tuple[int, ...]:
         for block in range(start, start + number):
             known = agent.local.get(block)
             if known is None:
-                place = row.keep + len(fresh)
-                is_leading = agent.requests == 1 and place < len(agent.leading)
-                known = agent.local[block] = agent.leading[place] if is_leading else next(ids.fresh)
+                if agent.requests == 1:
+                    known = ids.leading(agent, len(fresh), block_tokens)
+                known = agent.local[block] = next(ids.fresh) if known is None else known
             fresh.append(known)
     return agent.blocks[: row.keep] + tuple(fresh)
 

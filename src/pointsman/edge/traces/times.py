@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 
@@ -20,16 +21,18 @@ def epoch_ms(value: object, field: str) -> float:
     if isinstance(value, str):
         text = value.strip()
         try:
-            return _of_number(float(text))
+            return _of_number(float(text), field)
         except ValueError:
             return _of_text(text, field)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _of_number(float(value))
+        return _of_number(float(value), field)
     raise RowError(f"{field}: expected a time, not {value!r}")
 
 
-def _of_number(number: float) -> float:
-    return number * next(factor for limit, factor in _UNITS if not abs(number) >= limit)
+def _of_number(number: float, field: str) -> float:
+    if not math.isfinite(number):
+        raise RowError(f"{field}: {number} is no time")
+    return number * next(factor for limit, factor in _UNITS if abs(number) < limit)
 
 
 def _of_text(text: str, field: str) -> float:
