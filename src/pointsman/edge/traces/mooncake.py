@@ -24,7 +24,7 @@ _SAMPLE = 100
 
 
 class _Row(msgspec.Struct):
-    timestamp: float | int
+    timestamp: float
     input_length: int
     output_length: int
     hash_ids: tuple[int, ...] = ()
