@@ -115,6 +115,67 @@ def test_a_sweep(simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "Along the sweep" in page.read_text()
 
 
+def made(spec: str, *arguments: str) -> int:
+    fixed = ["--workers", "2", "--profile", "h100/llama-8b", "--policy", "kv", "--jobs", "1"]
+    return main.run(["simulate", "--make", spec, *fixed, *arguments])
+
+
+def test_made_traffic_is_another_under_each_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert made("chat --arrivals 2 --sessions 20", "--json", "--seeds", "2") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["workload"]["name"] == "chat"
+    first, second = (run["metrics"] for run in told["points"][0]["policies"][0]["runs"])
+    assert first["gpu_s"] != pytest.approx(second["gpu_s"], rel=0.01)
+
+
+def test_made_traffic_is_that_of_trace_make(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "made.jsonl"
+    options = ["chat", "--arrivals", "2", "--sessions", "20", "--seed", "5"]
+    assert main.run(["trace", "make", options[0], str(file), *options[1:]]) == 0
+    fixed = ["--workers", "2", "--profile", "h100/llama-8b", "--policy", "kv", "--jobs", "1", "--seeds", "1", "--json"]
+    capsys.readouterr()
+    found = []
+    for source in (["--make", " ".join(options)], ["--trace", str(file)]):
+        assert main.run(["simulate", *source, *fixed]) == 0
+        found.append(json.loads(capsys.readouterr().out)["points"][0]["policies"][0]["runs"][0]["metrics"])
+    assert found[0] == pytest.approx(found[1], nan_ok=True, rel=1e-4)
+
+
+def test_part_of_made_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert made("chat --arrivals 2 --sessions 20", "--requests", "7", "--seeds", "1") == 0
+    assert capsys.readouterr().out.startswith("chat, 7 requests, ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ("chatt", "'chatt' is no kind of workload; there are chat, agents"),
+        ("", "'' is no kind of workload"),
+        ("chat", "Missing option '--arrivals'; see pointsman trace make chat --help"),
+        ("chat --arrivals often", "'often' are no arrivals"),
+        ("chat --arrivals 2 --colour red", "No such option '--colour'; see"),
+        ("chat 'x", "No closing quotation; write KIND --option VALUE"),
+    ],
+)
+def test_what_can_not_be_made(spec: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert made(spec) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("pointsman: --make ")
+    assert told.count("\n") == 1
+    assert part in told
+
+
+def test_splits_by_role(simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    more = ["--sweep", "roles=1:2,3", "--slo", "ttft=1s", "--html", str(page)]
+    assert simulate(*more, policy="kv", seeds=1) == 0
+    told = capsys.readouterr().out
+    assert re.search(
+        r"^kv does best with (1:2 prefill:decode|3 workers that do both): [\d.]+ % of requests within", told, re.M
+    )
+    assert "<h1>kv does best with " in page.read_text()
+
+
 class Links(HTMLParser):
     """What a page would load or run."""
 
@@ -194,7 +255,7 @@ def test_mistakes_are_one_line(
 
 def test_a_trace_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["simulate", "--workers", "2", "--profile", "tiny"]) == 2
-    assert "--trace: name a file with recorded traffic" in capsys.readouterr().err
+    assert "--trace or --make: give one" in capsys.readouterr().err
 
 
 def test_an_empty_trace(simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,12 @@ from pointsman.app.experiments import runner
 from pointsman.app.experiments.conduct import Progress, Results, conduct
 from pointsman.app.experiments.csv_rows import HEADER, csv_rows
 from pointsman.app.experiments.detail import detail_point
+from pointsman.app.experiments.document import Summary
 from pointsman.app.experiments.fleet import Size, groups, parse_profiles
 from pointsman.app.experiments.oversize import oversize_note
 from pointsman.app.experiments.plan import Experiment, Point, entries
 from pointsman.app.experiments.slo import Slo
-from pointsman.app.experiments.summary import Summary, summarize
+from pointsman.app.experiments.summary import summarize
 from pointsman.app.experiments.sweep import Base, Sweep, parse_sweep
 from pointsman.app.experiments.workload import Recorded
 from pointsman.app.simulate.setup import Setup, WorkerGroup

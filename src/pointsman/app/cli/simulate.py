@@ -22,6 +22,9 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.option("--trace", type=_PATH, help="Recorded traffic: a file of any format that `pointsman trace` reads.")
+@click.option(
+    "--make", "make_spec", metavar="SPEC", help="Made traffic: 'chat --arrivals 2 --sessions 100' (trace make)."
+)
 @click.option("--format", "trace_format", help="Its format, where it isn't recognised.")
 @click.option("--workers", required=True, help="How many: 16, or 4:12 for 4 that prefill and 12 that decode.")
 @click.option("--profile", required=True, help="How fast they are: a name or file, or prefill=NAME,decode=NAME.")
@@ -56,9 +59,10 @@ def simulate(
     json_file: str | None,
     **flags: Any,
 ) -> int:
-    """Compare policies, fleet sizes and loads on recorded traffic, by the code that decides live.
+    """Compare policies, fleet sizes and loads on recorded or made traffic, by the code that decides live.
 
-    Ctrl-C ends it early and shows what is done.
+    Each seed moves recorded conversations a little in time, or makes traffic anew. Ctrl-C ends it early and shows what
+    is done.
     """
     if bisect and sweep_text is None:
         raise ConfigError("--bisect looks between the points of a sweep; give one with --sweep")

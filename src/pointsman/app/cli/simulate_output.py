@@ -15,9 +15,9 @@ from pointsman.app.cli.output import STDOUT, write_json
 from pointsman.app.experiments.conduct import Results
 from pointsman.app.experiments.csv_rows import HEADER, csv_rows
 from pointsman.app.experiments.detail import detail_point
+from pointsman.app.experiments.document import PointSummary, Summary, Value
 from pointsman.app.experiments.measures import MEASURES, shown, spread
 from pointsman.app.experiments.report.page import html_report
-from pointsman.app.experiments.summary import PointSummary, Summary, Value
 from pointsman.core.model.errors import ConfigError
 
 _HIDDEN = {"busy_cv", "token_imbalance", "queue_growth", "goodput_requests_s"}

@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pointsman.app.cli.simulate_make import made_workload
 from pointsman.app.experiments.fleet import Profiles, Size, groups, parse_profiles, parse_size
 from pointsman.app.experiments.oversize import oversize_note
 from pointsman.app.experiments.plan import Experiment, Point, entries
 from pointsman.app.experiments.slo import duration_ms, parse_slo
 from pointsman.app.experiments.sweep import Base, Sweep, parse_sweep
-from pointsman.app.experiments.workload import Recorded, requests_s
+from pointsman.app.experiments.workload import Recorded, Workload, requests_s
 from pointsman.app.simulate.setup import Setup
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.workload.trace import Trace
@@ -29,6 +30,7 @@ class SimulateFlags:
     """What was given on the command line; None: not given."""
 
     trace: Path | None
+    make_spec: str | None = None
     trace_format: str | None = None
     workers: str
     profile: str
@@ -67,7 +69,10 @@ def plan(flags: SimulateFlags, sweep_text: str | None) -> Planned:
     if not names:
         raise ConfigError(f"--policy {flags.policies!r}: name at least one; there are {', '.join(registry.names())}")
     policies = entries(registry.get(name) for name in names)
-    trace, notes = _trace(flags)
+    workload, notes = _workload(flags)
+    trace = workload.trace(0)
+    if not len(trace):
+        raise ConfigError(f"{workload.name}: there is no request in it")
     setup.blocks_for(trace.block_tokens)
     point = Point(setup, _factor(flags, trace), flags.clients)
     base = Base(
@@ -82,7 +87,6 @@ def plan(flags: SimulateFlags, sweep_text: str | None) -> Planned:
         notes.append("a sweep shows its knee where there is an SLO to keep (--slo ttft=2s,tpot=50ms)")
     points = (point,) if sweep is None else sweep.points()
     note = oversize_note(trace, [each.setup for each in points])
-    workload = Recorded(trace, perturb=flags.seeds > 1)
     experiment = Experiment(workload, policies, points, flags.seeds, slo)
     return Planned(experiment, sweep, (*notes, *([note] if note else [])))
 
@@ -104,16 +108,20 @@ def _setup(flags: SimulateFlags, profiles: Profiles, size: Size) -> Setup:
     return Setup(groups=groups(profiles, size), **given)
 
 
-def _trace(flags: SimulateFlags) -> tuple[Trace, list[str]]:
+def _workload(flags: SimulateFlags) -> tuple[Workload, list[str]]:
+    if (flags.trace is None) == (flags.make_spec is None):
+        raise ConfigError(
+            "--trace or --make: give one, a file with recorded traffic (docs/traces.md says which formats are read) "
+            "or what is to be made, such as 'chat --arrivals 2 --sessions 100'"
+        )
     if flags.trace is None:
-        raise ConfigError("--trace: name a file with recorded traffic (docs/traces.md says which formats are read)")
+        assert flags.make_spec is not None
+        return made_workload(flags.make_spec, flags.requests), []
     loaded = read_trace(flags.trace, flags.trace_format)
-    trace, notes = loaded.trace, loaded.problems.describe()
+    trace = loaded.trace
     if flags.requests is not None:
         trace = replace(trace, requests=trace.requests[: flags.requests])
-    if not len(trace):
-        raise ConfigError(f"--trace {flags.trace}: there is no request in it")
-    return trace, notes
+    return Recorded(trace, perturb=flags.seeds > 1), loaded.problems.describe()
 
 
 def _factor(flags: SimulateFlags, trace: Trace) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pointsman.app.experiments.document import Summary
 from pointsman.app.experiments.measures import MEASURES
-from pointsman.app.experiments.summary import Summary
 
 HEADER = ("point", "value", "workers", "rate", "clients", "policy", "seed", *MEASURES, "saturated")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pointsman.app.experiments.summary import PointSummary, Summary
+from pointsman.app.experiments.document import Summary
 
 
 def detail_point(summary: Summary) -> int:
     """Its number: where the best policy just keeps the SLO, since there policies differ most; without a knee the
-    middle.
+    middle; of splits by role the one that most policies do best with.
 
     Points without a finished run are never chosen, as long as there is another.
     """
@@ -21,11 +21,6 @@ def detail_point(summary: Summary) -> int:
         if at_knee:
             return at_knee[0]
     if summary.sweep.axis == "roles":
-        return max(numbers, key=lambda number: best_goodput(summary.points[number]))
+        values = [knee.value for knee in summary.sweep.knees]
+        return max(numbers, key=lambda number: values.count(summary.points[number].value))
     return numbers[len(numbers) // 2]
-
-
-def best_goodput(point: PointSummary) -> float:
-    """The best policy's share of requests within the SLO; 0 where nothing was measured."""
-    found = [policy.metrics["goodput_share"] for policy in point.policies]
-    return max((value.value for value in found if value is not None), default=0.0)

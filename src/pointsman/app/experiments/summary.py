@@ -1,136 +1,38 @@
-"""Summary: the results of an experiment as one document, for JSON, tables and reports alike."""
+"""Summary: the results of an experiment with statistics, comparisons and verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import msgspec
-
 from pointsman import __version__
 from pointsman.app.experiments.comparison import Comparison, compare
 from pointsman.app.experiments.conduct import GOODPUT_TARGET, Results
+from pointsman.app.experiments.document import (
+    SCHEMA,
+    ComparisonSummary,
+    KneeSummary,
+    PointSummary,
+    PolicySummary,
+    RunSummary,
+    Summary,
+    SweepSummary,
+    Value,
+    WorkloadSummary,
+)
+from pointsman.app.experiments.knee_text import best_splits, knee_text
 from pointsman.app.experiments.measures import MEASURES
 from pointsman.app.experiments.plan import Point
 from pointsman.app.experiments.statistics import CONFIDENCE, interval
 from pointsman.app.experiments.verdict import WITH_SLO, WITHOUT_SLO, leader, sentences
 from pointsman.app.experiments.workload import requests_s
 
-SCHEMA = 1
-
-
-class Value(msgspec.Struct, frozen=True):
-    """A measure over the seeds: mean (geometric for positive measures) and its 95 % interval, null with one seed."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-class RunSummary(msgspec.Struct, frozen=True):
-    """One simulation."""
-
-    seed: int
-    metrics: dict[str, float | None]
-
-
-class PolicySummary(msgspec.Struct, frozen=True):
-    """One policy at one point."""
-
-    policy: str
-    metrics: dict[str, Value | None]
-    saturated: bool
-    """In most runs the queue still grew when the last requests came."""
-    runs: list[RunSummary]
-
-
-class ComparisonSummary(msgspec.Struct, frozen=True):
-    """`first` against `second`: `ratio − 1` for positive measures, difference for shares and counts.
-
-    p values are corrected over the comparisons of this point.
-    """
-
-    first: str
-    second: str
-    measure: str
-    difference: float
-    low: float | None
-    high: float | None
-    p_corrected: float
-    significant: bool
-    better: str | None
-    """The better policy; null when the difference is not significant."""
-
-
-class PointSummary(msgspec.Struct, frozen=True):
-    """All policies on one fleet under one load."""
-
-    name: str
-    value: float
-    workers: int
-    gpus: int
-    fleet: str
-    rate: float
-    clients: int | None
-    policies: list[PolicySummary]
-    comparisons: list[ComparisonSummary]
-    leader: str | None
-    verdict: list[str]
-
-
-class KneeSummary(msgspec.Struct, frozen=True):
-    """Where a policy's goodput ends."""
-
-    policy: str
-    value: float | None
-    beyond: float | None
-    text: str
-
-
-class SweepSummary(msgspec.Struct, frozen=True):
-    """The axis that points differ on, and the knees."""
-
-    axis: str
-    unit: str
-    target: float
-    knees: list[KneeSummary]
-
-
-class WorkloadSummary(msgspec.Struct, frozen=True):
-    """The traffic under seed 0."""
-
-    name: str
-    source: str
-    requests: int
-    duration_s: float
-    requests_s: float
-    prompt_tokens_mean: float
-    output_tokens_mean: float
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """The whole document. Nothing in it depends on when or in how many processes it was made."""
-
-    schema: int
-    version: str
-    workload: WorkloadSummary
-    seeds: int
-    slo: str | None
-    step_noise: float
-    confidence: float
-    measures: dict[str, str]
-    """What each measure means."""
-    points: list[PointSummary]
-    sweep: SweepSummary | None
-    missing: list[str]
-    """Runs that were not finished, in words."""
-    notes: list[str]
-
 
 def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[str] = ()) -> Summary:
     """Statistics, comparisons and verdicts of results; `notes` are added as they are."""
     experiment = results.experiment
     keys = WITHOUT_SLO if experiment.slo is None else WITH_SLO
+    points = [_point(results, number, keys) for number in range(len(experiment.points))]
     trace = experiment.workload.trace(0)
     count = max(len(trace), 1)
     return Summary(
@@ -150,8 +52,8 @@ def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[
         step_noise=experiment.points[0].setup.step_noise,
         confidence=CONFIDENCE,
         measures={key: measure.meaning for key, measure in MEASURES.items()},
-        points=[_point(results, number, keys) for number in range(len(experiment.points))],
-        sweep=_sweep(results, target),
+        points=points,
+        sweep=_sweep(results, target, points),
         missing=missing_in_words(results),
         notes=list(notes),
     )
@@ -237,29 +139,14 @@ def _comparison(each: Comparison) -> ComparisonSummary:
     )
 
 
-def _sweep(results: Results, target: float) -> SweepSummary | None:
+def _sweep(results: Results, target: float, points: list[PointSummary]) -> SweepSummary | None:
     sweep = results.sweep
     if sweep is None:
         return None
-    knees = []
-    for label, found in results.knees(target).items():
-        text = _knee_text(label, found.value, found.beyond, sweep.unit, target, less_is_harder=sweep.less_is_harder)
-        knees.append(KneeSummary(label, found.value, found.beyond, text))
+    knees = [
+        KneeSummary(label, found.value, found.beyond, knee_text(label, found, sweep, target))
+        for label, found in results.knees(target).items()
+    ]
+    if not sweep.ordered:
+        knees = best_splits(points)
     return SweepSummary(sweep.axis, sweep.unit, target, knees)
-
-
-def _knee_text(
-    label: str, value: float | None, beyond: float | None, unit: str, target: float, *, less_is_harder: bool
-) -> str:
-    share = f"{100 * target:g} % of requests within the SLO"
-    if value is None:
-        return f"{label} does not keep {share} at any point" + (f", not even {_of(beyond, unit)}." if beyond else ".")
-    if beyond is None:
-        return f"{label} keeps {share} at every point, the hardest being {_of(value, unit)}."
-    if less_is_harder:
-        return f"{label} needs {_of(value, unit)} for {share}; {_of(beyond, unit)} would be too few."
-    return f"{label} keeps {share} up to {_of(value, unit)}; {_of(beyond, unit)} is too much."
-
-
-def _of(value: float, unit: str) -> str:
-    return f"{value:g} {unit.removesuffix('s') if value == 1 and unit in ('workers', 'clients') else unit}"

@@ -53,8 +53,8 @@ class Axis:
             found = [digit * 10.0**decade for decade in decades for digit in digits]
             found = [value for value in found if self.low * 0.999 <= value <= self.high * 1.001]
             if len(found) <= most:
-                break
-        return found
+                return found
+        return found[:: -(-len(found) // most)]
 
     def _scaled(self, value: float) -> float:
         return math.log(max(value, 1e-12)) if self.log else value

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pointsman.app.experiments.conduct import Results
 from pointsman.app.experiments.curves import QUANTILES, Curves, mean_curves
+from pointsman.app.experiments.document import PointSummary, Summary
 from pointsman.app.experiments.measures import MEASURES, Unit, shown
 from pointsman.app.experiments.report.axis import (
     Axis,
@@ -19,7 +20,6 @@ from pointsman.app.experiments.report.axis import (
     show_share,
 )
 from pointsman.app.experiments.report.svg import COLOURS, Bar, Mark, Series, bar_chart, columns, line_chart
-from pointsman.app.experiments.summary import PointSummary, Summary
 
 _MOST_LOADED = 64
 """Workers whose load is drawn each by itself; of more, the quantiles are."""

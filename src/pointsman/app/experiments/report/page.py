@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from pointsman.app.experiments.conduct import Results
 from pointsman.app.experiments.detail import detail_point
+from pointsman.app.experiments.document import ComparisonSummary, PointSummary, Summary, Value
 from pointsman.app.experiments.measures import MEASURES, shown, spread
 from pointsman.app.experiments.report.charts import Chart, detail_charts, sweep_charts
 from pointsman.app.experiments.report.svg import COLOURS
-from pointsman.app.experiments.summary import ComparisonSummary, PointSummary, Summary, Value
 from pointsman.app.experiments.verdict import listed
 
 HEADLINES = (
@@ -86,6 +86,11 @@ def sweep_headline(summary: Summary) -> str:
     sweep = summary.sweep
     if sweep is None or not sweep.knees:
         return ""
+    if sweep.axis == "roles":
+        names = {point.value: point.name.partition("=")[2] for point in summary.points}
+        return listed(
+            [f"{knee.policy} does best with {names[knee.value]}" for knee in sweep.knees if knee.value is not None]
+        )
     share = f"{100 * sweep.target:g} % within the SLO"
     found = {knee.policy: knee.value for knee in sweep.knees}
     values = set(found.values())
