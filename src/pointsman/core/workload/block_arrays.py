@@ -18,10 +18,6 @@ def _blocks(requests: Sequence[TraceRequest]) -> Iterator[int]:
     return chain.from_iterable(chain(request.block_ids, request.answer_block_ids) for request in requests)
 
 
-def _joined(requests: Sequence[TraceRequest]) -> Int64s:
-    return np.fromiter(_blocks(requests), dtype=np.int64)
-
-
 class BlockArrays:
     """For each request the blocks of its prompt, and what it leaves in a cache: prompt and answer.
 
@@ -36,21 +32,25 @@ class BlockArrays:
         answers = np.array([len(request.answer_block_ids) for request in requests], dtype=np.int64)
         lengths = prompts + answers
         try:
-            ids = _joined(requests)
+            ids = np.fromiter(_blocks(requests), dtype=np.int64, count=int(lengths.sum()))
         except OverflowError:  # hashes of 64 bits without sign
             numbered: dict[int, int] = {}
             ids = np.array([numbered.setdefault(block, len(numbered)) for block in _blocks(requests)], dtype=np.int64)
         models = {model: number for number, model in enumerate(dict.fromkeys(request.model for request in requests))}
+        ends = np.cumsum(lengths)
         if len(models) > 1:
-            numbers = np.array([models[request.model] for request in requests], dtype=np.int64)
             if ids.size and (ids.min() < 0 or ids.max() >= np.iinfo(np.int64).max // len(models)):
                 ids = np.unique(ids, return_inverse=True)[1]
-            ids = ids * len(models) + np.repeat(numbers, lengths)
+            # In place and piece by piece: long traces have hundreds of megabytes of ids.
+            for start, end, request in zip([0, *ends[:-1].tolist()], ends.tolist(), requests, strict=True):
+                piece = ids[start:end]
+                piece *= len(models)
+                piece += models[request.model]
         if ids.size and (ids.min() < 0 or ids.max() > _ROOM * ids.size + 1_000_000):
             ids = np.unique(ids, return_inverse=True)[1]
         self.count = int(ids.max()) + 1 if ids.size else 0
         self._ids = ids
-        self._ends = np.cumsum(lengths)
+        self._ends = ends
         self._prompts = prompts
 
     def prompt(self, position: int) -> Int64s:
