@@ -101,11 +101,16 @@ class Measurement:
 
 
 def measurements(
-    loaded: LoadedTrace, *, most_requests: int | None = None, prefixes: Trace | None = None
+    loaded: LoadedTrace,
+    *,
+    most_requests: int | None = None,
+    more_followed: bool = False,
+    prefixes: Trace | None = None,
 ) -> tuple[Measurement, ...]:
     """One measurement a worker; a file that names no workers is taken as one.
 
-    `most_requests`: only the first of each worker. `prefixes` has the same requests in the same order, with block ids.
+    `most_requests`: only the first of each worker. `more_followed`: the file itself is only the beginning of what the
+    workers were asked. `prefixes` has the same requests in the same order, with block ids.
     Raises CalibrationError for a file without times, with too few requests, or for prefixes of other requests.
     """
     name = loaded.problems.file
@@ -119,7 +124,7 @@ def measurements(
     rows: dict[str | None, list[tuple[TraceRequest, Observed]]] = {}
     for request, observed in zip(requests, loaded.observed, strict=True):
         rows.setdefault(observed.worker, []).append((request, observed))
-    found = tuple(measurement(of_worker, block_tokens, most_requests) for of_worker in rows.values())
+    found = tuple(measurement(of_worker, block_tokens, most_requests, more_followed) for of_worker in rows.values())
     known = sum(int(np.isfinite(one.last_ms).sum()) for one in found)
     if known < LEAST_REQUESTS:
         raise CalibrationError(
@@ -130,7 +135,10 @@ def measurements(
 
 
 def measurement(
-    rows: Sequence[tuple[TraceRequest, Observed]], block_tokens: int = 0, most_requests: int | None = None
+    rows: Sequence[tuple[TraceRequest, Observed]],
+    block_tokens: int = 0,
+    most_requests: int | None = None,
+    more_followed: bool = False,
 ) -> Measurement:
     """The requests of one worker, in any order; at least one."""
     ordered = sorted(rows, key=lambda row: row[1].arrival_ms)
@@ -146,7 +154,7 @@ def measurement(
         for request, observed in kept
     )
     # Queues are first come first served: what is not here can't have begun before the last that is here.
-    cut = len(kept) < len(ordered)
+    cut = more_followed or len(kept) < len(ordered)
     last = kept[-1][1]
     known = (last.scheduled_ms, last.first_token_ms, last.arrival_ms)
     horizon_ms = next(time for time in known if time is not None) - start_ms if cut else math.inf
