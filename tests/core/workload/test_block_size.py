@@ -14,7 +14,7 @@ from support.workloads import traces
 
 
 @given(traces(answers=False), st.sampled_from([1, 2, 4]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_split_blocks_find_the_same(trace: Trace, block_tokens: int) -> None:
     split = with_block_tokens(trace, block_tokens)
     assert split.block_tokens == block_tokens
@@ -24,7 +24,7 @@ def test_split_blocks_find_the_same(trace: Trace, block_tokens: int) -> None:
 
 
 @given(traces(answers=False), st.sampled_from([16, 32]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_joined_blocks_find_whole_new_ones(trace: Trace, block_tokens: int) -> None:
     joined = with_block_tokens(trace, block_tokens)
     known: set[tuple[int, ...]] = set()
@@ -39,7 +39,7 @@ def test_joined_blocks_find_whole_new_ones(trace: Trace, block_tokens: int) -> N
 
 
 @given(traces(), st.sampled_from([1, 2, 4, 16]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_answers_go_on_where_the_prompt_ends(trace: Trace, block_tokens: int) -> None:
     changed = with_block_tokens(trace, block_tokens)
     for before, request in zip(trace.requests, changed.requests, strict=True):

@@ -50,7 +50,7 @@ def test_nothing_left_is_an_error() -> None:
 
 
 @given(traces(), st.integers(1, 30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_first_requests_are_the_first_requests(trace: Trace, most: int) -> None:
     assert cut(trace, most_requests=most).requests == trace.requests[:most]
     assert cut(trace, to_s=math.inf) == trace

@@ -32,7 +32,7 @@ def _naive_hits(trace: Trace, blocks: int) -> list[int]:
 
 
 @given(traces(answers=False), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_cache_size_is_as_one_that_is_played_through(trace: Trace, two_models: bool) -> None:
     if two_models:
         requests = tuple(replace(r, model="ab"[r.prompt_tokens % 2]) for r in trace.requests)
@@ -49,7 +49,7 @@ def test_every_cache_size_is_as_one_that_is_played_through(trace: Trace, two_mod
 
 
 @given(traces())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_answers_stay_in_the_cache_too(trace: Trace) -> None:
     found = reuse(trace)
     assert found.reusable_tokens.tolist() == _naive_hits(trace, 10**9)

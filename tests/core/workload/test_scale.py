@@ -26,7 +26,7 @@ def _contents(trace: Trace) -> Counter[tuple[int, int, str | None, tuple[int, ..
 
 
 @given(traces(), st.sampled_from([0.25, 1.0, 2.0, 8.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_faster_changes_only_times(trace: Trace, factor: float) -> None:
     scaled = faster(trace, factor)
     assert _contents(scaled) == _contents(trace)
@@ -50,7 +50,7 @@ def test_with_gaps_all_times_are_divided(trace: Trace, factor: float) -> None:
 
 
 @given(traces(), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_copies_share_nothing_and_are_alike(trace: Trace, times: int) -> None:
     copied = clone(trace, times, _rng(), spread_s=0)
     by_copy = defaultdict(set)

@@ -14,7 +14,7 @@ from support.workloads import traces
 
 
 @given(traces())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_figures_are_as_counted_one_by_one(trace: Trace) -> None:
     figures = statistics(trace)
     prompts = sorted(request.prompt_tokens for request in trace.requests)

@@ -39,6 +39,24 @@ _GOOD: dict[str, list[object]] = {
             }
         },
     ],
+    "decision-log": [
+        {"pointsman_decisions": 1},
+        {
+            "id": "a",
+            "at_ms": 1.7e12,
+            "model": "m",
+            "status": "finished",
+            "http": 200,
+            "prompt_tokens": 40,
+            "prompt_from": "engine",
+            "output_tokens": 3,
+            "block_unit": "tokens",
+            "block_size": 16,
+            "blocks": "AAAAAAAABBBBBBBB",
+            "first_token_ms": 5.0,
+            "last_token_ms": 9.0,
+        },
+    ],
     "mooncake": [
         {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]},
         {"timestamp": 5, "input_length": 700, "output_length": 5, "hash_ids": [0, 2]},

@@ -43,7 +43,7 @@ def test_an_ambiguous_file_names_the_formats(tmp_path: Path) -> None:
 def test_names_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such file"):
         read_trace(tmp_path / "none")
-    with pytest.raises(TraceError, match="--format nope: unknown; there are pointsman, mooncake"):
+    with pytest.raises(TraceError, match=r"--format nope: unknown; there are pointsman, .*mooncake"):
         read_trace(write_rows(tmp_path / "f", ["x"]), "nope")
 
 
