@@ -89,3 +89,62 @@ def test_more_than_there_is_can_not_be_allocated() -> None:
     pool = BlockPool(1)
     with pytest.raises(IndexError, match="2 blocks wanted, 1 free"):
         pool.allocate(2)
+
+
+def test_only_what_lies_free_now_is_evicted_of_blocks_given_back_together() -> None:
+    pool = BlockPool(6)
+    together = cached(pool, [1, 2, 3, 4, 5])
+    pool.allocate(1)
+    pool.release(together, 1)
+    pool.acquire(together[:3])
+    assert (pool.free, pool.used) == (3, 3)
+    pool.allocate(3)
+    assert pool.evicted == [5, 4]
+    assert sorted(pool.cached_hashes()) == [1, 2, 3]
+    pool.release(together[:3], 0)
+    assert pool.free_among(together[:3]) == 3
+    pool.allocate(2)
+    assert pool.evicted == [5, 4, 3, 2]
+
+
+def test_lists_of_free_blocks_do_not_grow_with_those_taken_up_again() -> None:
+    pool = BlockPool(100)
+    blocks = cached(pool, list(range(50)))
+    pool.release(blocks, 0)
+    for _ in range(200):
+        pool.acquire(blocks[:40])
+        pool.release(blocks[:40], 0)
+        pool.acquire(blocks[40:])
+        pool.release(blocks[40:], 0)
+    assert len(pool._runs) <= 4
+    assert sum(len(run.keys) for run in pool._runs) <= 100
+
+
+def test_a_copy_serves_once_the_first_one_is_gone() -> None:
+    pool = BlockPool(4)
+    first, second, third = cached(pool, [7]), cached(pool, [7]), cached(pool, [7])
+    pool.release(first, 0)
+    pool.allocate(2)
+    assert (pool.lookup([7], 1), pool.evicted) == (second, [])
+    (again,) = cached_after_release(pool, third)
+    assert pool.lookup([7], 1) == second
+    pool.acquire(second)
+    assert pool.references(second[0]) == 2
+    assert again is not second[0]
+    assert pool.cached_hashes() == [7]
+
+
+def cached_after_release(pool: BlockPool, blocks: list[Key]) -> list[Key]:
+    """The same content once more, in the place of a copy of it."""
+    pool.release(blocks, 0)
+    return cached(pool, [7])
+
+
+def test_one_hash_twice_in_a_sequence_makes_two_blocks() -> None:
+    pool = BlockPool(4)
+    blocks = cached(pool, [5, 5])
+    assert (len(set(blocks)), pool.used) == (2, 2)
+    pool.release(blocks, 0)
+    pool.allocate(4)
+    assert pool.evicted == [5]
+    assert pool.cached_hashes() == []

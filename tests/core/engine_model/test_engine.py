@@ -86,6 +86,21 @@ def test_a_step_lasts_as_long_as_the_formula_says(make_engine: MakeEngine) -> No
     assert second.duration_ms == pytest.approx(10 + 1 + 100 * 9 / 1000)
 
 
+def test_attention_within_a_prompt_costs_by_its_squares_however_it_is_cut(make_engine: MakeEngine, run: Run) -> None:
+    engine = make_engine(step=StepCoefficients(0.0, 0.0, 0.0, 0.0, 0.01), max_batched_tokens=32)
+    engine.add(EngineRequest("a", prompt(50), 1))
+    durations = []
+    while (step := engine.begin_step(0)) is not None:
+        durations.append(step.duration_ms)
+        engine.finish_step(0)
+    assert durations == pytest.approx([0.01 * 32**2, 0.01 * (50**2 - 32**2)])
+    engine.add(EngineRequest("b", prompt(50), 1))
+    step = engine.begin_step(0)
+    assert step is not None
+    # 48 tokens are cached.
+    assert step.duration_ms == pytest.approx(0.01 * (50**2 - 48**2))
+
+
 def test_a_second_request_reuses_full_blocks_but_computes_its_last_token(make_engine: MakeEngine, run: Run) -> None:
     engine = make_engine(block_size=4)
     engine.add(EngineRequest("a", prompt(16), 1))

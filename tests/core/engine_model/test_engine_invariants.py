@@ -187,4 +187,4 @@ class EngineStory(RuleBasedStateMachine):
 
 
 TestEngineStory = EngineStory.TestCase
-TestEngineStory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestEngineStory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -193,8 +193,8 @@ class BlockPool:
         gone.reverse()
         del keys[len(keys) - count :]
         run.live -= count
-        deque(map(cached.__delitem__, gone), maxlen=0)
         if not self._copies:
+            deque(map(cached.__delitem__, gone), maxlen=0)
             self.evicted += gone  # type: ignore[arg-type]  # without copies all names are hashes
         else:
             for name in gone:
@@ -203,6 +203,7 @@ class BlockPool:
 
     def _forget(self, name: Key) -> None:
         """A block is evicted: its hash is, if it was the last one."""
+        del self._cached[name]
         if isinstance(name, int):
             if name not in self._copies:
                 self.evicted.append(name)

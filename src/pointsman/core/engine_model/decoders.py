@@ -131,7 +131,7 @@ class Decoders:
     def _push_fill(self, sequence: Sequence) -> None:
         number = len(sequence.keys)
         tick = (number + 1) * self.block_size - sequence.offset
-        if number < sequence.hashable_blocks and tick >= self.ticks:
+        if number < sequence.hashable_blocks:
             heapq.heappush(self._fills, (tick, sequence.serial, sequence))
 
     def _first(self, heap: list[tuple[int, int, Sequence]]) -> int:
