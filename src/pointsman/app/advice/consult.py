@@ -1,0 +1,162 @@
+"""Consultation: the simulations that answer a question, in an order in which each tells the next where to look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from pointsman.app.advice.choice import beats, compared, simplest
+from pointsman.app.advice.excerpt import busiest
+from pointsman.app.advice.findings import AWARE, PLAIN, SPLIT, Findings
+from pointsman.app.advice.fleets import Fleet, of_size
+from pointsman.app.advice.idle import works_ms
+from pointsman.app.advice.laboratory import SIMPLEST_FIRST, Case, Laboratory
+from pointsman.app.advice.limits import AS_IT_IS, LOADS, Limit, limits
+from pointsman.app.advice.question import Question
+from pointsman.app.advice.split import best_split
+from pointsman.app.advice.traffic import traffic
+from pointsman.app.advice.worth import more_load, recommended
+from pointsman.app.experiments.conduct import Progress
+from pointsman.core.timing.profiles import Profile
+
+_FEWEST_SIZES = 16
+_MOST_SIZES = 256
+
+
+def consult(question: Question, jobs: int = 1, on_progress: Callable[[Progress], None] | None = None) -> Findings:
+    """Find out, in `jobs` processes. Ctrl-C ends it; what is known by then is in the findings."""
+    profiles = question.profiles
+    work = works_ms(question.trace, profiles.prefill, profiles.decode)
+    excerpt = busiest(question.trace, work, math.inf) if question.thorough else busiest(question.trace, work)
+    together = question.fleets.together[0]
+    findings = Findings(question, excerpt, together, traffic(question, excerpt, together))
+    with Laboratory(question, excerpt.trace, jobs, on_progress) as laboratory:
+        try:
+            _choose_fleet(laboratory, findings)
+            laboratory.expected = _expected(findings)
+            for stage in (_policies, _loads, _splits, _sizes):
+                stage(laboratory, findings)
+        except KeyboardInterrupt:
+            findings.interrupted = True
+            _judge_policies(laboratory, findings)
+    return findings
+
+
+def _tried(findings: Findings) -> tuple[str, ...]:
+    if findings.together.workers == 1:
+        return PLAIN[:1]
+    return PLAIN if findings.traffic.caches is None else SIMPLEST_FIRST
+
+
+def _expected(findings: Findings) -> int:
+    """About so many runs."""
+    seeds, policies = findings.question.seeds, len(_tried(findings))
+    contenders = policies + (1 if findings.question.fleets.split else 0)
+    searches = contenders + (2 if findings.question.fleets.one_kind else 0)
+    return policies * seeds + searches * (5 + 2 * (seeds - 1))
+
+
+def _choose_fleet(laboratory: Laboratory, findings: Findings) -> None:
+    """Where workers of either kind could be bought, the kind that does better."""
+    fleets = findings.question.fleets.together
+    if len(fleets) == 1:
+        return
+    cases = [Case(PLAIN[0], fleet) for fleet in fleets]
+    laboratory.measure((case, 0) for case in cases)
+
+    def rank(case: Case) -> tuple[float, float]:
+        metrics = laboratory.metrics(case, 0)
+        assert metrics is not None
+        return metrics["goodput_share"], -metrics["e2e_mean_ms"]
+
+    findings.together = max(cases, key=rank).fleet
+    findings.traffic = traffic(findings.question, findings.excerpt, findings.together)
+
+
+def _policies(laboratory: Laboratory, findings: Findings) -> None:
+    """All policies on the fleet as it is."""
+    seeds = range(findings.question.seeds)
+    cases = [Case(name, findings.together) for name in _tried(findings)]
+    laboratory.measure((case, seed) for seed in seeds for case in cases)
+    _judge_policies(laboratory, findings)
+
+
+def _judge_policies(laboratory: Laboratory, findings: Findings) -> None:
+    cases = [Case(name, findings.together) for name in _tried(findings)]
+    found = {case.policy: runs for case in cases if (runs := laboratory.by_seed(case))}
+    if not found:
+        return
+    findings.policies = found
+    findings.comparisons = compared(found)
+    findings.results = laboratory.results(cases, interrupted=findings.interrupted)
+    findings.plain = simplest([name for name in PLAIN if name in found], findings.comparisons)
+    aware = [name for name in AWARE if name in found]
+    findings.aware = _better_aware(findings, aware) if aware else None
+
+
+def _better_aware(findings: Findings, names: list[str]) -> str:
+    """By what was measured at the load as it is; where that tells nothing, by the load that they take."""
+    simple, demanding = names[0], names[-1]
+    if simple == demanding or beats(simple, demanding, findings.comparisons):
+        return simple
+    if beats(demanding, simple, findings.comparisons):
+        return demanding
+    return demanding if more_load(findings, demanding, simple) else simple
+
+
+def _loads(laboratory: Laboratory, findings: Findings) -> None:
+    """How much more traffic the fleet takes."""
+    names = [findings.plain, *(name for name in AWARE if name in findings.policies)]
+    ladders = {
+        name: ([Case(name, findings.together, rate) for rate in LOADS], AS_IT_IS) for name in dict.fromkeys(names)
+    }
+    findings.loads.update(limits(laboratory, ladders, lambda case: case.rate))
+    _judge_policies(laboratory, findings)
+
+
+def _splits(laboratory: Laboratory, findings: Findings) -> None:
+    """The best ratio of workers for prefill and for decode, against the same workers together."""
+    splits = findings.question.fleets.split
+    if not splits:
+        return
+    policy = recommended(findings)
+    split = best_split(laboratory, splits, policy)
+    cases = [Case(policy, findings.together), Case(policy, split)]
+    laboratory.measure((case, seed) for case in cases for seed in range(findings.question.seeds))
+    runs = {case.fleet.name: laboratory.by_seed(case) for case in cases}
+    ladder = [Case(policy, split, rate) for rate in LOADS]
+    start = _rung(findings.loads.get(policy))
+    load = limits(laboratory, {SPLIT: (ladder, start)}, lambda case: case.rate)
+    findings.split, findings.split_policy, findings.split_runs = split, policy, runs
+    findings.split_comparisons = compared(runs)
+    findings.loads.update(load)
+
+
+def _rung(limit: Limit | None) -> int:
+    value = None if limit is None else limit.value
+    return AS_IT_IS if value is None else LOADS.index(value)
+
+
+def _sizes(laboratory: Laboratory, findings: Findings) -> None:
+    """How many workers the load needs."""
+    profile = findings.question.fleets.one_kind
+    if profile is None:
+        return
+    names = [name for name in (findings.plain, findings.aware) if name is not None]
+    ladders = {}
+    for name in names:
+        most = most_workers(findings.together.workers)
+        cases = [Case(name, _fleet(findings, profile, workers)) for workers in range(most, 0, -1)]
+        load = findings.loads[name].value if name in findings.loads else None
+        guess = math.ceil(findings.together.workers / load) if load else most
+        ladders[name] = (cases, most - min(max(guess, 1), most))
+    findings.sizes = limits(laboratory, ladders, lambda case: float(case.fleet.workers))
+
+
+def _fleet(findings: Findings, profile: Profile, workers: int) -> Fleet:
+    return findings.together if workers == findings.together.workers else of_size(profile, workers)
+
+
+def most_workers(workers: int) -> int:
+    """The largest fleet that is looked at."""
+    return max(workers, min(max(_FEWEST_SIZES, 4 * workers), _MOST_SIZES))

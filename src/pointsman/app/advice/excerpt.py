@@ -1,0 +1,56 @@
+"""The stretch of a trace that is simulated: the busiest one, so that what is found there holds for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.workload.cut import kept_only
+from pointsman.core.workload.trace import Trace
+
+MOST_COST = 3_000.0
+"""About so many requests with short prompts."""
+_BLOCKS_A_REQUEST = 150
+"""So many blocks of a prompt take as long to simulate as a request does without."""
+_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A stretch of consecutive requests."""
+
+    trace: Trace
+    first: int
+    """Position in the whole trace."""
+    of: int
+    """Requests of the whole trace."""
+    load: float
+    """Work that comes in a second there, over that of the whole trace."""
+
+    @property
+    def whole(self) -> bool:
+        """Nothing was left out."""
+        return len(self.trace) == self.of
+
+
+def busiest(trace: Trace, work: NDArray[np.float64], most_cost: float = MOST_COST) -> Excerpt:
+    """The longest stretch that can be simulated for `most_cost`, where `work` comes fastest.
+
+    A request whose predecessor lies before the stretch comes at its own time, so the load is that of the trace from the
+    first request on; caches are cold.
+    """
+    costs = np.array([1 + len(request.block_ids) / _BLOCKS_A_REQUEST for request in trace.requests])
+    if costs.sum() <= most_cost:
+        return Excerpt(trace, 0, len(trace), 1.0)
+    count = max(1, int(most_cost / costs.mean()))
+    times = np.array([request.at_ms for request in trace.requests])
+    sums = np.concatenate(([0.0], np.cumsum(work)))
+    starts = np.unique(np.linspace(0, len(trace) - count, _TRIES).astype(np.int64))
+    spans = np.maximum(times[starts + count - 1] - times[starts], 1e-3)
+    rates = (sums[starts + count] - sums[starts]) / spans
+    first = int(starts[int(np.argmax(rates))])
+    part = kept_only(trace, range(first, first + count), float(times[first]))
+    mean = sums[-1] / max(trace.duration_ms, 1e-3)
+    return Excerpt(part, first, len(trace), float(rates.max() / mean))
