@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -23,6 +24,7 @@ from pointsman.app.cli.switchboard import Switchboard
 from pointsman.core.model.errors import ConfigError, PointsmanError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.control_plane import ControlPlane
+from pointsman.edge.configuration.decision_log import DecisionLog
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.engines.local.parent import die_with_parent
 from pointsman.edge.wire.listening import refuse_taken
@@ -77,7 +79,15 @@ def _tree_of(tree: ConfigTree, index: int) -> ConfigTree:
         changed = msgspec.structs.replace(plane, admin_port=admin_port)
     except KeyConflictError as error:
         raise ConfigError(f"--processes: the admin port of front end {index + 1}: {error.message}") from None
-    return msgspec.structs.replace(tree, control_plane=changed)
+    return msgspec.structs.replace(tree, control_plane=changed, decision_log=_log_of(tree.decision_log, index))
+
+
+def _log_of(log: DecisionLog, index: int) -> DecisionLog:
+    """Each front end writes a file of its own: `decisions.jsonl` becomes `decisions.1.jsonl` and so on."""
+    if log.path is None:
+        return log
+    path = Path(log.path)
+    return msgspec.structs.replace(log, path=str(path.with_name(f"{path.stem}.{index + 1}{path.suffix}")))
 
 
 def _with_policy(tree: ConfigTree, policy: str) -> ConfigTree:

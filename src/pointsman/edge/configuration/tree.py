@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from pointsman.edge.configuration.control_plane import ControlPlane
+from pointsman.edge.configuration.decision_log import DecisionLog
 from pointsman.edge.configuration.execution_group import ExecutionGroup
 from pointsman.edge.configuration.metrics import Metrics
 from pointsman.edge.configuration.routing import Routing
@@ -23,4 +24,7 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
         name="execution-group", default=ExecutionGroup()
     )
     routing: Annotated[Routing, Meta(description="Who decides, and by what.")] = Routing()
+    decision_log: Annotated[DecisionLog, Meta(description="A line for each request that ended.")] = msgspec.field(
+        name="decision-log", default=DecisionLog()
+    )
     metrics: Annotated[Metrics, Meta(description="What is read from engines and offered at `/metrics`.")] = Metrics()

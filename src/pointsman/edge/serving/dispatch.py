@@ -16,6 +16,7 @@ from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.serving.answers import reasons, send_error
 from pointsman.edge.serving.clock import Clock
+from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.engine_head import engine_headers
 from pointsman.edge.serving.engine_links import EngineLink, EngineLinks
 from pointsman.edge.serving.exchange import Exchange
@@ -55,6 +56,7 @@ class Dispatcher:
         timeouts: Timeouts,
         clock: Clock,
         rng: random.Random,
+        recorder: DecisionRecorder | None = None,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
@@ -64,6 +66,7 @@ class Dispatcher:
         self._timeouts = timeouts
         self._clock = clock
         self._rng = rng
+        self._recorder = recorder
         self._notes_logged: set[tuple[str, str]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -77,12 +80,17 @@ class Dispatcher:
             if self._ledger.holds(request.id):
                 self._ledger.apply(Cancelled(request.id, self._clock()))
                 self._traffic.responses[exchange.route, CLIENT_LEFT] += 1
+                exchange.status, exchange.http_status = "cancelled", CLIENT_LEFT
             raise
         except BaseException as error:
             if self._ledger.holds(request.id):
                 self._ledger.apply(Failed(request.id, self._clock(), f"internal error: {error!r}"))
                 self._traffic.responses[exchange.route, 500] += 1
+                exchange.status, exchange.http_status = "failed", 500
             raise
+        finally:
+            if self._recorder is not None:
+                self._recorder.ended(exchange)
 
     async def _attempts(self, exchange: Exchange) -> None:
         """Only what never reached an engine is tried again: an engine that took a request may be computing it."""
@@ -130,6 +138,8 @@ class Dispatcher:
             row = view.workers.index(worker)
             cached, exact = int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
             ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact))
+            exchange.dispatched_ms = now_ms
+        exchange.decision = decision
         self._traffic.decision_s.observe(time.perf_counter() - started)
         if decision.note is not None:
             self._note(decision.policy, decision.note)
@@ -176,6 +186,8 @@ class Dispatcher:
         self, exchange: Exchange, worker: WorkerId, connection: UpstreamConnection, head: bytes, body: bytes
     ) -> Relay:
         relay = Relay(exchange, worker, self._ledger, self._timeouts, self._clock)
+        if self._recorder is not None:
+            exchange.relay = relay
         relay.start(connection, head, body)
         try:
             await relay.done
@@ -195,6 +207,7 @@ class Dispatcher:
                 self._fail(exchange, 502, f"engine {worker} broke off before answering: {relay.error}")
             return
         self._traffic.responses[exchange.route, relay.status] += 1
+        exchange.http_status = relay.status
         if relay.defect is not None:
             self._traffic.stream_errors[relay.defect] += 1
         if ending is Ending.BROKEN or relay.defect == Defect.ERROR_EVENT:
@@ -203,11 +216,13 @@ class Dispatcher:
             self._failed(exchange, worker, f"it answered {relay.status}")
         elif relay.status >= 400:
             self._ledger.apply(Refused(exchange.request.id, relay.last_ms, relay.status))
+            exchange.status = "refused"
         else:
             self._finished(exchange, relay)
 
     def _failed(self, exchange: Exchange, worker: WorkerId, reason: str) -> None:
         self._ledger.apply(Failed(exchange.request.id, self._clock(), reason))
+        exchange.status = "failed"
         _log.warning("%s: request %s: %s", worker, exchange.request.id, reason)
 
     def _finished(self, exchange: Exchange, relay: Relay) -> None:
@@ -223,6 +238,7 @@ class Dispatcher:
                 output_tokens=usage.completion_tokens if usage else relay.events,
             )
         )
+        exchange.status = "finished"
         traffic.missing_usage += usage is None
         traffic.duration_s.observe((relay.last_ms - request.arrival_ms) / 1000)
         if relay.first_ms is None:
@@ -256,6 +272,7 @@ class Dispatcher:
     ) -> None:
         self._ledger.apply(Failed(exchange.request.id, self._clock(), message))
         self._traffic.responses[exchange.route, status] += 1
+        exchange.status, exchange.http_status = "failed", status
         headers = {b"x-request-id": exchange.client_request_id}
         if retry_after_s is not None:
             headers[b"retry-after"] = b"%d" % max(1, round(retry_after_s))

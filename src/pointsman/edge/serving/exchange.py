@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
+
+if TYPE_CHECKING:
+    from pointsman.edge.serving.relay import Relay
 
 
 @dataclass(slots=True)
@@ -28,5 +33,13 @@ class Exchange:
     """The client wants the decision's summary in a header."""
     explanation: bytes | None = None
     attempts: int = 0
+    decision: Decision | None = None
+    """The last one."""
+    dispatched_ms: float | None = None
+    relay: Relay | None = None
+    """Of the last attempt that began; kept only where decisions are logged."""
+    status: str = ""
+    """How it ended, as the decision log names it."""
+    http_status: int = 0
     deadline_s: float | None = None
     """On the event loop's clock."""

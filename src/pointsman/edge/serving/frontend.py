@@ -7,6 +7,7 @@ import logging
 import random
 import time
 
+from pointsman import __version__
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import EngineError
@@ -15,6 +16,7 @@ from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.clock import monotonic_ms
+from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.dispatch import Dispatcher
 from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.exact_metrics import ExactRoutingCollector
@@ -26,6 +28,7 @@ from pointsman.edge.serving.policies import ActivePolicy, load_registry
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.status import Status, make_status
+from pointsman.edge.telemetry.decision_log import DecisionLog
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.http1_client import UpstreamPool
@@ -41,7 +44,8 @@ _log = logging.getLogger("pointsman.serving")
 class Frontend:
     """One front end. Make it inside a running event loop.
 
-    Raises PolicyError for an unknown policy; `start` raises EngineError when a port is taken.
+    Raises PolicyError for an unknown policy and ConfigError for a decision log that can't be written; `start` raises
+    EngineError when a port is taken.
     """
 
     def __init__(self, settings: FrontendSettings) -> None:
@@ -60,9 +64,17 @@ class Frontend:
         self.links = EngineLinks()
         self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, ssl_context=settings.engine_tls)
         self._keys = {source.name: source.api_key for source in settings.sources}
-        rng = random.Random(settings.seed)
+        self._decision_log = _decision_log(settings)
         dispatcher = Dispatcher(
-            self.ledger, self.policy, self.pool, self.links, self.traffic, settings.timeouts, self._clock, rng
+            self.ledger,
+            self.policy,
+            self.pool,
+            self.links,
+            self.traffic,
+            settings.timeouts,
+            self._clock,
+            random.Random(settings.seed),
+            None if self._decision_log is None else DecisionRecorder(self._decision_log, self._clock),
         )
         self._exact = ExactRouting(
             self.ledger,
@@ -105,6 +117,16 @@ class Frontend:
 
     async def start(self) -> None:
         """Listen and begin to look for the engines; does not wait for them."""
+        try:
+            await self._listen()
+        except EngineError:
+            self._close_log()
+            raise
+        await self._prober.start(self._settings.sources)
+        self._tick_task = asyncio.create_task(self._ticks(), name="ledger ticks")
+        _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
+
+    async def _listen(self) -> None:
         settings = self._settings
         try:
             await self._server.start(settings.host, settings.port, ssl=settings.tls, reuse_port=settings.reuse_port)
@@ -115,9 +137,6 @@ class Frontend:
         except EngineError:
             await self._server.close()
             raise
-        await self._prober.start(settings.sources)
-        self._tick_task = asyncio.create_task(self._ticks(), name="ledger ticks")
-        _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Unready at once, and no new work; what is in flight gets `grace_s` to end, then it is cut.
@@ -137,6 +156,11 @@ class Frontend:
             self._tick_task = None
         await self._admin.close()
         await self.pool.close()
+        await asyncio.to_thread(self._close_log)
+
+    def _close_log(self) -> None:
+        if self._decision_log is not None:
+            self._decision_log.close()
 
     @property
     def url(self) -> str:
@@ -185,6 +209,7 @@ class Frontend:
             self.traffic,
             lambda: {"clients": self._server.connections, "engines": self.pool.open_connections},
             lambda: self.policy.configured_name,
+            self._decision_log,
             queue_depth=self._settings.collect_queue_depth,
             cache_tokens=self._settings.collect_cache_tokens,
         )
@@ -194,6 +219,11 @@ class Frontend:
             await asyncio.sleep(TICK_S)
             self.ledger.apply(Tick(self._clock()))
             self._exact.look_after()
+
+
+def _decision_log(settings: FrontendSettings) -> DecisionLog | None:
+    wanted = settings.decision_log
+    return None if wanted is None else DecisionLog(wanted.path, wanted.max_bytes, wanted.keep, product=__version__)
 
 
 def _url_host(host: str) -> str:

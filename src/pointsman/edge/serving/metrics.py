@@ -13,6 +13,7 @@ from pointsman.core.model.token_keys import GPU
 from pointsman.edge.serving.metric_families import counter, gauge
 from pointsman.edge.serving.time_metrics import time_model_families
 from pointsman.edge.telemetry import names
+from pointsman.edge.telemetry.decision_log import DecisionLog
 from pointsman.edge.telemetry.histogram import Histogram
 from pointsman.edge.telemetry.names import Metric
 from pointsman.edge.telemetry.traffic import Traffic
@@ -53,6 +54,7 @@ class FrontendCollector(Collector):
         traffic: Traffic,
         connections: Callable[[], dict[str, int]],
         policy: Callable[[], str],
+        decision_log: DecisionLog | None = None,
         *,
         queue_depth: bool = True,
         cache_tokens: bool = True,
@@ -61,6 +63,7 @@ class FrontendCollector(Collector):
         self._traffic = traffic
         self._connections = connections
         self._policy = policy
+        self._decision_log = decision_log
         self._gauges = _WORKER_GAUGES + (_QUEUE_GAUGES if queue_depth else ())
         self._counters = _WORKER_COUNTERS + (_CACHE_COUNTERS if cache_tokens else ())
 
@@ -70,6 +73,9 @@ class FrontendCollector(Collector):
         yield from self._traffic_families()
         yield from self._fleet_families(fleet)
         yield _ready_family(fleet.workers)
+        if self._decision_log is not None:
+            yield counter(names.LOG_ROWS, (), [((), self._decision_log.written)])
+            yield counter(names.LOG_DROPPED, (), [((), self._decision_log.dropped)])
         yield from time_model_families(fleet.workers)
         for metric, value in self._gauges:
             yield _worker_family(GaugeMetricFamily(metric.name, metric.help, labels=["worker"]), fleet.workers, value)

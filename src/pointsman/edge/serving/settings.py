@@ -28,6 +28,15 @@ def _nowhere() -> TokenizerPlaces:
     return TokenizerPlaces(Path(".pointsman") / "tokenizers", hub_url=None)
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionLogSettings:
+    """Where rows go, and how much of them is kept."""
+
+    path: Path
+    max_bytes: int
+    keep: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendSettings:
     """Everything has a default but the engines. Port 0 takes a free port."""
@@ -55,6 +64,8 @@ class FrontendSettings:
     limits: ServerLimits = field(default_factory=ServerLimits)
     tls: ssl.SSLContext | None = None
     engine_tls: ssl.SSLContext | None = None
+    decision_log: DecisionLogSettings | None = None
+    """None: none is written."""
     step_priors: Mapping[str, StepCoefficients] = field(default_factory=dict)
     """Step times by names of the profiles that sources have."""
     seed: int | None = None
@@ -93,6 +104,7 @@ class FrontendSettings:
             limits=_limits(tree),
             tls=listen_context(plane.tls),
             engine_tls=engine_context(plane.engine_tls),
+            decision_log=_decision_log(tree),
             step_priors=_step_priors(tree.execution_group.nodes),
         )
 
@@ -112,6 +124,11 @@ def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
         profile=node.profile,
         api_key=_api_key(node, environ),
     )
+
+
+def _decision_log(tree: ConfigTree) -> DecisionLogSettings | None:
+    log = tree.decision_log
+    return None if log.path is None else DecisionLogSettings(Path(log.path), log.max_size.bytes, log.keep)
 
 
 def _step_priors(nodes: Iterable[Node]) -> dict[str, StepCoefficients]:

@@ -30,6 +30,9 @@ INDEXED_BLOCKS = Metric("pointsman_indexed_blocks", "Distinct prompt blocks in t
 CONNECTIONS = Metric("pointsman_connections", "Open connections, by side.")
 POLICY = Metric("pointsman_policy_info", "The policy in force.")
 
+LOG_ROWS = Metric("pointsman_decision_log_rows", "Rows written to the decision log.")
+LOG_DROPPED = Metric("pointsman_decision_log_dropped", "Rows of the decision log that could not be written.")
+
 TOKENIZED = Metric("pointsman_prompts_tokenized", "Prompts turned into token ids, by where: loop, thread, engine.")
 NOT_TOKENIZED = Metric("pointsman_prompts_not_tokenized", "Prompts looked up by their text instead, by reason.")
 PARTLY_TOKENIZED = Metric("pointsman_prompts_partly_tokenized", "Prompts of which only a beginning is certain.")

@@ -11,6 +11,7 @@ from pointsman.edge.traces import (
     aiperf,
     azure,
     canonical,
+    decision_log,
     guidellm,
     mooncake,
     ramp_csv,
@@ -27,6 +28,7 @@ FORMATS: dict[str, Format] = {
     module.FORMAT.name: module.FORMAT
     for module in (
         canonical,
+        decision_log,
         mooncake,
         azure,
         agentic,

@@ -1,0 +1,107 @@
+"""One line of the decision log, and its header. A change that old readers can't ignore changes `VERSION`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+VERSION = 1
+MARK = "pointsman_decisions"
+KEY_BITS = 48
+"""Of a block's key are kept: two of a million different blocks are the same with a chance of 1 in 500."""
+KEY_CHARACTERS = KEY_BITS // 6
+MOST_CANDIDATES = 8
+
+
+class Header(msgspec.Struct):
+    """The first line of each file."""
+
+    pointsman_decisions: int
+    """Version of the format."""
+    pointsman: str = ""
+    """Version of the product."""
+    started_ms: float = 0.0
+    """When the file was begun, ms since 1970."""
+
+
+class LoggedCandidate(msgspec.Struct, omit_defaults=True):
+    """One worker as the policy judged it."""
+
+    worker: str
+    score: float | None = None
+    """In the row's `unit`; the least wins."""
+    excluded: str | None = None
+    cached: int = 0
+    load: int = 0
+
+
+class DecisionRow(msgspec.Struct, omit_defaults=True):
+    """One request that ended."""
+
+    id: str
+    at_ms: float
+    """When it arrived, ms since 1970."""
+    model: str
+    status: str
+    """finished, refused (by the engine), failed, cancelled (the client left)."""
+    http: int
+    """Status that the client got; 499: it left first."""
+    prompt_tokens: int
+    prompt_from: str
+    """Who says so: engine, tokenizer or estimate (from its length)."""
+    output_tokens: int = 0
+    """As the engine says, else events of the stream that came."""
+    prompt_bytes: int = 0
+    tenant: str | None = None
+    session: str | None = None
+    """Hash of the route key."""
+    sequences: int = 1
+    streamed: bool = True
+    block_unit: str = ""
+    """tokens or bytes."""
+    block_size: int = 0
+    blocks: str = ""
+    """Keys of the prompt's full blocks, 8 characters each, chained: see `pack_keys`."""
+    policy: str = ""
+    worker: str | None = None
+    cached: int = 0
+    """Prompt tokens thought cached at the worker."""
+    exact: bool = False
+    """By its own word."""
+    cached_reported: int | None = None
+    unit: str = ""
+    """Of scores."""
+    runner_up: str | None = None
+    margin: float | None = None
+    """By how much it lost."""
+    workers: int = 0
+    """Candidates in all."""
+    candidates: list[LoggedCandidate] = []
+    """The best of them."""
+    note: str | None = None
+    attempts: int = 1
+    dispatched_ms: float | None = None
+    """From its arrival, as the next two."""
+    first_token_ms: float | None = None
+    last_token_ms: float | None = None
+    """Of an answer that is not streamed: when it came."""
+
+
+def pack_keys(keys: Sequence[int]) -> str:
+    """The low 48 bits of each key, as base64: 8 characters a key, exact in every JSON reader."""
+    if not keys:
+        return ""
+    # Big-endian, so that the last six bytes are the low ones.
+    numbers = np.array(keys, dtype=np.uint64).astype(">u8")
+    low = numbers.view(np.uint8).reshape(-1, 8)[:, 8 - KEY_BITS // 8 :]
+    return base64.b64encode(low.tobytes()).decode("ascii")
+
+
+def unpack_keys(text: str) -> list[str]:
+    """One text a key. Raises ValueError for a text that holds no whole number of keys."""
+    if len(text) % KEY_CHARACTERS:
+        raise ValueError(f"{len(text)} characters are no whole number of keys of {KEY_CHARACTERS}")
+    return [text[start : start + KEY_CHARACTERS] for start in range(0, len(text), KEY_CHARACTERS)]
