@@ -31,11 +31,11 @@ Results = dict[str, Any]
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded with the results."""
 
-    rates: tuple[float, ...] = (6.0, 12.0, 15.0, 18.0, 30.0, 45.0)
+    rates: tuple[float, ...] = (6.0, 12.0, 15.0, 18.0, 30.0)
     """Requests a second."""
     requests: int = 2_000
     """Counted, after a warm-up of 750."""
-    seeds: int = 6
+    seeds: int = 4
     jobs: int | None = None
 
 
