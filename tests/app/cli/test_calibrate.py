@@ -1,0 +1,99 @@
+"""`pointsman calibrate`: files in, tables and profiles out; what is wrong is one line."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.app.cli import main
+from pointsman.edge.traces.profile_file import load_profile
+
+STEP_MS, TOKEN_MS = 20.0, 0.05
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """Requests one at a time on an engine whose speed is known."""
+    rng = random.Random(0)
+    at_s, lines = 0.0, []
+    for number in range(24):
+        prompt, output = rng.randint(100, 2000), rng.randint(10, 40)
+        first_s = at_s + (STEP_MS + TOKEN_MS * prompt) / 1000
+        last_s = first_s + (output - 1) * STEP_MS / 1000
+        row = {
+            "request_id": str(number),
+            "input_toks": prompt,
+            "output_toks": output,
+            "arrival_time": 1.7e9 + at_s,
+            "queued_ts": 50 + at_s,
+            "scheduled_ts": 50 + at_s,
+            "first_token_ts": 50 + first_s,
+            "last_token_ts": 50 + last_s,
+        }
+        lines.append(json.dumps(row))
+        at_s = last_s + 0.1
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_file_becomes_a_profile(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine.yaml"
+    arguments = ["calibrate", str(run_file), "--start", "h100/llama-8b", "--scheduling", "ahead"]
+    assert main.run([*arguments, "--kv-tokens", "50000", "--out", str(out), "--json"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["requests"] == 24
+    assert found["source"] == "requests.jsonl: 24 of 24 requests"
+    assert "do not use it for prompts over" in told.err
+    loaded = load_profile(str(out))
+    assert (loaded.name, loaded.kv_tokens, loaded.gpu) == ("mine", 50_000, "H100")
+    assert loaded.step.step_ms(1, 1000, 0) == pytest.approx(STEP_MS, rel=0.03)
+    assert loaded.step.d_ms_per_prefill_token == pytest.approx(TOKEN_MS, rel=0.05)
+    assert loaded.valid is not None
+    assert loaded.valid.sequences == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either a FILE of results or --engine URL"),
+        (["FILE", "--engine", "http://127.0.0.1:1"], "give either a FILE of results or --engine URL"),
+        (["FILE", "--out", "no/where.yaml"], "there is no folder no; make it first"),
+        (["FILE", "--out", "x.yaml"], "give --kv-tokens"),
+        (["FILE", "--start", "h100/lama"], "is not known; did you mean"),
+        (["FILE", "--kv-tokens", "600"], "give the engine's --kv-tokens as it was"),
+        (["gone.jsonl"], "gone.jsonl: no such file"),
+        (["--engine", "127.0.0.1:8000"], "--engine 127.0.0.1:8000: expected the base URL of an engine"),
+        (["--engine", "http://127.0.0.1:1"], "cannot connect to http://127.0.0.1:1"),
+        (["--engine", "http://127.0.0.1:1", "--api-key-env", "NO_SUCH"], "there is no such environment variable"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    run_file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main.run(["calibrate", *(str(run_file) if one == "FILE" else one for one in arguments)]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pointsman: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_an_engine_is_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path, start: Callable[..., Any]) -> None:
+    engine = start(
+        "engine", "--kind", "sim", "--port", "0", "--profile", "tiny", "--speedup", "4", "--num-blocks", "2048"
+    )
+    sim_url = engine.url("engine sim serves")
+    out = tmp_path / "live.yaml"
+    arguments = ["--engine", sim_url, "--most-tokens", "3000", "--most-prompt", "256", "--most-sequences", "2"]
+    assert main.run(["calibrate", *arguments, "--start", "tiny", "--scheduling", "between", "--out", str(out)]) == 0
+    told = capsys.readouterr()
+    assert "sending 11 requests, about " in told.err
+    assert "the engine schedules between steps" in told.out
+    loaded = load_profile(str(out))
+    assert (loaded.kv_tokens, loaded.model) == (2048 * 16, "sim")
+    assert loaded.step.a_ms > 0
