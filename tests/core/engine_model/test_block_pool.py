@@ -107,17 +107,17 @@ def test_only_what_lies_free_now_is_evicted_of_blocks_given_back_together() -> N
     assert pool.evicted == [5, 4, 3, 2]
 
 
-def test_lists_of_free_blocks_do_not_grow_with_those_taken_up_again() -> None:
+def test_lists_of_free_blocks_do_not_keep_those_taken_up_again() -> None:
     pool = BlockPool(100)
     blocks = cached(pool, list(range(50)))
     pool.release(blocks, 0)
-    for _ in range(200):
-        pool.acquire(blocks[:40])
-        pool.release(blocks[:40], 0)
-        pool.acquire(blocks[40:])
-        pool.release(blocks[40:], 0)
-    assert len(pool._runs) <= 4
-    assert sum(len(run.keys) for run in pool._runs) <= 100
+    for kept in range(49, 0, -1):
+        # One more of the last ones stays behind each time.
+        pool.acquire(blocks[:kept])
+        pool.release(blocks[:kept], 0)
+    assert sum(len(run.keys) for run in pool._runs) <= 2 * 50
+    pool.allocate(100)
+    assert pool.evicted == [*range(49, -1, -1)]
 
 
 def test_a_copy_serves_once_the_first_one_is_gone() -> None:

@@ -222,7 +222,7 @@ def test_a_preempted_sequence_is_tried_again_in_the_next_step() -> None:
     config = EngineConfig(
         step=STEP, num_blocks=10, block_size=4, max_num_seqs=2, max_batched_tokens=4, max_model_len=40
     )
-    story = [Event(0, Ask(0, 14, 26)), Event(0, Ask(1, 14, 26))]
+    story = [Event(0, Ask(0, 14, 26)), Event(0, Ask(1, 14, 26, hashed=False))]
     single, engine = drive(config, as_lengths, story, 1)
     fast, _ = drive(config, as_lengths, story, 10**9)
     assert engine.preemptions
