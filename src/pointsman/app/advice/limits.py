@@ -13,10 +13,10 @@ from pointsman.app.experiments.comparison import SIGNIFICANCE
 from pointsman.app.experiments.measures import Kind
 from pointsman.app.experiments.statistics import difference
 
-_STEP = 1.08
-_RUNGS = 27
-LOADS = tuple(float(f"{_STEP**number:.3g}") for number in range(-_RUNGS, _RUNGS + 1))
-"""Loads that are tried, ×0.125 to ×8; the trace as it is among them."""
+_A_DOUBLING = 9
+_RUNGS = 3 * _A_DOUBLING
+LOADS = tuple(float(f"{2 ** (number / _A_DOUBLING):.3g}") for number in range(-_RUNGS, _RUNGS + 1))
+"""Loads that are tried, ×0.125 to ×8 in steps of 8 %; the trace as it is among them."""
 AS_IT_IS = _RUNGS
 """The number of ×1 in `LOADS`."""
 

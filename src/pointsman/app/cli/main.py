@@ -16,6 +16,7 @@ _VERBS = {
     "engine": "One engine as a server.",
     "calibrate": "How fast an engine is: from its results, or by asking it.",
     "simulate": "Compare policies and fleets on a trace, before anything is switched on.",
+    "advise": "What to do with a workload and so many GPUs, in plain words.",
     "status": "What a running front end knows: workers, load, cache hits, reasons.",
     "policies": "The policies of a running front end; switch between them.",
     "trace": "Traces of traffic: statistics, made ones, parts and multiples.",

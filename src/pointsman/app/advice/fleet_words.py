@@ -1,0 +1,151 @@
+"""In words: whether the GPUs are enough, and whether prefill and decode should be apart."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+from pointsman.app.advice import figures
+from pointsman.app.advice.choice import DECIDES_SPLIT, mean_of, noticeable
+from pointsman.app.advice.findings import SPLIT, Findings
+from pointsman.app.advice.fleets import counted
+from pointsman.app.advice.worth import more_load, recommended
+from pointsman.app.experiments.comparison import Comparison
+from pointsman.app.experiments.measures import shown
+from pointsman.app.experiments.verdict import listed
+
+_LITTLE_ROOM = 1.2
+_FAR_TOO_LARGE = 0.5
+
+
+class Apart(enum.StrEnum):
+    """Should prefill and decode have workers of their own?"""
+
+    YES = "yes"
+    NO = "no"
+    TIE = "tie"
+
+
+def gpus(findings: Findings) -> list[str]:
+    """Are they enough, what do they carry, how many would do."""
+    policy = recommended(findings)
+    runs, fleet, question = findings.policies.get(policy), findings.together, findings.question
+    said = []
+    if runs:
+        share = mean_of(runs, "goodput_share")
+        enough = share >= question.target
+        used = "GPU" if fleet.gpus == 1 else "GPUs"
+        named = "" if fleet.workers == 1 else f" with {policy}"
+        said.append(
+            f"{fleet.name} ({fleet.gpus} {used}) {_are(fleet.workers)} {'enough' if enough else 'too few'}: "
+            f"{shown('goodput_share', share)} of the requests are within the SLO{named}, "
+            f"{figures.percent(question.target)} are wanted."
+        )
+    said.extend(_load(findings, policy))
+    said.extend(_size(findings, policy))
+    hopeless = findings.traffic.hopeless_share
+    if hopeless > 1 - question.target:
+        said.append(
+            f"No number of these workers keeps this SLO: {figures.percent(hopeless)} of the requests miss it on a "
+            f"worker that has nothing else to do (P99 of the first token there, nothing cached: "
+            f"{shown('ttft_p99_ms', findings.traffic.idle_ttft_p99_ms)}). Loosen it, or take faster workers."
+        )
+    return said
+
+
+def apart(findings: Findings) -> Apart | None:
+    """The answer; None: not compared."""
+    if findings.split is None:
+        return None
+    split, together, policy = findings.split.name, findings.together.name, findings.split_policy
+    goodput = [each for each in _noticed(findings) if each.key == "goodput_share"]
+    if goodput:
+        return Apart.YES if goodput[0].first_is_better else Apart.NO
+    if more_load(findings, SPLIT, policy):
+        return Apart.YES
+    if more_load(findings, policy, SPLIT):
+        return Apart.NO
+    assert split != together
+    return Apart.TIE
+
+
+def stages(findings: Findings) -> list[str]:
+    """Prefill and decode apart or not, and in which ratio."""
+    answer = apart(findings)
+    if findings.split is None or answer is None:
+        if findings.together.workers == 1 and not findings.question.fleets.split:
+            return ["One worker does both."]
+        return []
+    split, policy = findings.split, findings.split_policy
+    noticed = _noticed(findings)
+    better = [figures.amount(each) for each in noticed if each.first_is_better]
+    worse = [figures.amount(each) for each in noticed if not each.first_is_better]
+    ratio = f"{split.name} (prefill:decode)"
+    only = len(findings.question.fleets.split) == 1
+    best = f"{ratio} is the only split" if only else f"the best split is {ratio}"
+    if answer is Apart.YES:
+        said = [f"Yes, {ratio}: better than {findings.together.name} for both stages."]
+    elif answer is Apart.NO:
+        said = [f"No. {best[0].upper()}{best[1:]}, and {findings.together.name} for both stages do better."]
+    else:
+        said = [
+            f"No reason to. {best[0].upper()}{best[1:]}; it keeps the SLO no better and no worse than "
+            f"{findings.together.name} for both stages, which are simpler."
+        ]
+    if better:
+        said.append(f"{split.name} is better on some: {listed(better)}.")
+    if worse:
+        said.append(f"{split.name} is worse{' on others' if better else ''}: {listed(worse)}.")
+    if {SPLIT, policy} <= findings.loads.keys():
+        ours, theirs = figures.load(findings.loads[SPLIT]), figures.load(findings.loads[policy])
+        said.append(f"It takes {ours} of this load; together they take {theirs}.")
+    return said
+
+
+def _noticed(findings: Findings) -> list[Comparison]:
+    assert findings.split is not None
+    seen = [each.seen_from(findings.split.name) for each in findings.split_comparisons]
+    return [each for each in seen if noticeable(each) and each.key in DECIDES_SPLIT]
+
+
+def _load(findings: Findings, policy: str) -> list[str]:
+    limit = findings.loads.get(policy)
+    if limit is None:
+        return []
+    value, share = limit.value, figures.percent(findings.question.target)
+    if value is None:
+        return [f"Even at ×{limit.easiest:g} of this load they do not keep it."]
+    if value < 1:
+        return [f"They keep {share} within the SLO up to {figures.load(limit)} of this load."]
+    room = " That is little room for a busier day." if value < _LITTLE_ROOM else ""
+    return [f"They keep {share} within the SLO up to {figures.load(limit)} of this load.{room}"]
+
+
+def _size(findings: Findings, policy: str) -> list[str]:
+    size, fleet = findings.sizes.get(policy), findings.together
+    if size is None:
+        return _scaled(findings, policy)
+    if size.value is None:
+        return [f"No fleet of up to {counted(round(size.easiest))} keeps it."]
+    needed = round(size.value)
+    each = fleet.gpus // fleet.workers
+    said = f"The fewest that keep it: {figures.workers(size)}, {needed * each} GPU{'' if needed * each == 1 else 's'}"
+    other = findings.plain if policy != findings.plain else None
+    if other in findings.sizes:
+        said += f"; with {other} {figures.workers(findings.sizes[other])}"
+    if needed <= _FAR_TOO_LARGE * fleet.workers:
+        said += ". The fleet is far larger than this load needs"
+    return [said + "."]
+
+
+def _scaled(findings: Findings, policy: str) -> list[str]:
+    """Where sizes were not simulated: from the load."""
+    limit = findings.loads.get(policy)
+    if limit is None or limit.value is None or findings.question.fleets.one_kind is not None:
+        return []
+    about = math.ceil(findings.together.gpus / limit.value)
+    return [f"Scaled from that, not simulated: this load needs about {about} GPUs."]
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -1,0 +1,127 @@
+"""In words: whether a coordination layer is worth it, and which policy."""
+
+from __future__ import annotations
+
+from pointsman.app.advice import figures
+from pointsman.app.advice.choice import DECIDES, mean_of
+from pointsman.app.advice.findings import AWARE, Findings
+from pointsman.app.advice.traffic import NO_REUSE
+from pointsman.app.advice.worth import LATENCIES, Reason, Worth, much_room, reasons, recommended, wins, worth
+from pointsman.app.experiments.verdict import listed, sentences
+
+_LEAST_LOADED = "least_loaded"
+
+
+def headline(findings: Findings) -> str:
+    """The answer in one or two sentences."""
+    grade = worth(findings)
+    if findings.together.workers == 1:
+        return "No. With one worker there is nothing to choose between: a coordination layer makes nothing faster."
+    if grade is Worth.UNKNOWN:
+        if findings.traffic.caches is None and findings.policies:
+            room = ", which keeps the SLO with much room to spare" if much_room(findings) else ""
+            return (
+                "This trace can't tell. It does not say what prompts have in common, so only load could be compared, "
+                f"and for that {_balancer(findings)} is enough{room}."
+            )
+        return "Not known yet: too little was simulated before it was interrupted."
+    if grade is Worth.NO:
+        caches = findings.traffic.caches
+        if caches is not None and caches.share < NO_REUSE:
+            return (
+                f"No. Prompts have next to nothing in common ({figures.percent(caches.share)} of their tokens came "
+                f"before), so knowing what is cached gains nothing; {_balancer(findings)} does as well."
+            )
+        return (
+            f"No. {_balancer(findings).capitalize()} does as well here: policies that know what is cached make no "
+            "noticeable difference."
+        )
+    said = "; ".join(_reason(findings, reason) for reason in _told(findings))
+    if grade is Worth.YES:
+        return f"Yes. {said[0].upper()}{said[1:]}."
+    kept = mean_of(findings.policies[findings.plain], "goodput_share") >= findings.question.target
+    slo = f"The SLO is kept without it, by {_balancer(findings)}" if kept else "It does not save the SLO"
+    return f"A little. {slo}; but {said}."
+
+
+def coordination(findings: Findings) -> list[str]:
+    """Policy by policy: what was measured and how sure it is."""
+    if findings.together.workers == 1 or not findings.policies:
+        return []
+    return sentences(findings.policies, findings.comparisons, DECIDES)
+
+
+def policy(findings: Findings) -> list[str]:
+    """Which one, and what it needs."""
+    if not findings.policies or findings.together.workers == 1:
+        return ["Any: with one worker all policies do the same."] if findings.together.workers == 1 else []
+    chosen, aware = recommended(findings), findings.aware
+    said = []
+    if chosen == findings.plain:
+        if chosen == _LEAST_LOADED:
+            said.append(
+                "Take least_loaded, or a load balancer that sends to the worker with the fewest open requests: it is "
+                f"better than taking turns ({_wins(findings, _LEAST_LOADED, 'round_robin')})."
+            )
+        elif aware is None:
+            said.append("Take round_robin, or any load balancer: fewest open requests (least_loaded) does no better.")
+        else:
+            said.append("Take the simplest, round_robin or any load balancer: no other is noticeably better.")
+        return said
+    both = [name for name in AWARE if name in findings.policies]
+    if chosen == "prefix":
+        said.append("Take prefix. It remembers what it sent where, so it needs nothing of the engines.")
+        if "kv" in both:
+            said.append("kv, which hears from the engines what they hold, is not noticeably better here.")
+    else:
+        said.append("Take kv. It needs engines that send KV events (vLLM and SGLang do).")
+        if "prefix" in both:
+            said.append(f"prefix does without them{_behind(findings)}.")
+    return said
+
+
+def _told(findings: Findings) -> list[Reason]:
+    """The reasons that a headline has room for."""
+    found = reasons(findings)
+    if Reason.WORKERS in found and Reason.LOAD in found:
+        found.remove(Reason.LOAD)
+    return found[:2]
+
+
+def _reason(findings: Findings, reason: Reason) -> str:
+    plain, aware = findings.plain, findings.aware
+    assert aware is not None
+    fleet = findings.together.name
+    if reason is Reason.GOODPUT:
+        ours, theirs = (figures.measured(findings.policies[name], "goodput_share") for name in (aware, plain))
+        return f"with {aware} {ours} of the requests on {fleet} are within the SLO, with {plain} {theirs}"
+    if reason is Reason.WORKERS:
+        ours, theirs = (figures.workers(findings.sizes[name]) for name in (aware, plain))
+        return f"with {aware} this load needs {ours}, with {plain} {theirs}"
+    if reason is Reason.LOAD:
+        ours, theirs = (figures.load(findings.loads[name]) for name in (aware, plain))
+        return f"with {aware} {fleet} can take {ours} of this load, with {plain} {theirs}"
+    return f"{aware} is faster than {plain}: {_wins(findings, aware, plain)}"
+
+
+def _wins(findings: Findings, first: str, second: str) -> str:
+    found = [each for each in wins(findings.comparisons, first, second) if each.key in LATENCIES]
+    if not found:
+        found = wins(findings.comparisons, first, second)
+    return listed([figures.amount(each) for each in found[:2]])
+
+
+def _behind(findings: Findings) -> str:
+    said = _wins(findings, "kv", "prefix")
+    if said:
+        return f", but kv is better ({said})"
+    if {"kv", "prefix"} <= findings.loads.keys():
+        ours, theirs = (figures.load(findings.loads[name]) for name in ("prefix", "kv"))
+        return f", but takes {ours} of this load and kv {theirs}"
+    return ""
+
+
+def _balancer(findings: Findings) -> str:
+    if findings.plain == _LEAST_LOADED:
+        return "a load balancer that counts open requests (least_loaded)"
+    return "any load balancer (round_robin)"
