@@ -142,6 +142,12 @@ def test_made_traffic_is_that_of_trace_make(tmp_path: Path, capsys: pytest.Captu
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
+@pytest.mark.parametrize("options", [["--rate", "5/s"], ["--sweep", "rate=5..10/s"]])
+def test_turns_come_when_answers_allow(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert made("chat --arrivals 2 --sessions 20", *options) == 2
+    assert "requests of chat wait for answers, so only how fast conversations begin" in capsys.readouterr().err
+
+
 def test_part_of_made_traffic(capsys: pytest.CaptureFixture[str]) -> None:
     assert made("chat --arrivals 2 --sessions 20", "--requests", "7", "--seeds", "1") == 0
     assert capsys.readouterr().out.startswith("chat, 7 requests, ")

@@ -143,7 +143,7 @@ def test_one_seed_is_said_to_be_one() -> None:
 def test_a_queue_that_grows_is_told() -> None:
     results: dict[str, BySeed] = {"a": {0: QUIET | {"saturated": 1.0, "queue_growth": 0.25}}}
     (said,) = sentences(results, [], ["ttft_p99_ms"])
-    assert said.startswith("a: the queue still grew when the last requests came, by 25% of arrivals")
+    assert said.startswith("a: the queue still grew when the last requests came, by 25 % of arrivals")
 
 
 def test_a_policy_without_results_is_left_out() -> None:

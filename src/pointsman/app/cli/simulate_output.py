@@ -86,7 +86,7 @@ def print_results(summary: Summary, json_file: str | None) -> None:
 def _first_line(summary: Summary) -> str:
     workload, base = summary.workload, summary.points[0]
     sweep = summary.sweep
-    load = f"{base.clients} clients" if base.clients else f"{workload.requests_s * base.rate:.3g}/s"
+    load = f"{base.clients} clients" if base.clients else f"{base.requests_s:.3g}/s"
     fleet = f"{escape(base.fleet)}, {load}" if sweep is None else f"sweep of {sweep.axis}"
     seeds = f"{summary.seeds} seed{'' if summary.seeds == 1 else 's'}"
     slo = "" if summary.slo is None else f", SLO {escape(summary.slo)}"

@@ -82,6 +82,8 @@ def plan(flags: SimulateFlags, sweep_text: str | None) -> Planned:
         requests_s=requests_s(trace),
         mixed_profiles=profiles.both is None,
     )
+    if sweep_text is not None and sweep_text.strip().endswith("/s"):
+        _refuse_if_waiting(trace, f"--sweep {sweep_text}")
     sweep = None if sweep_text is None else parse_sweep(sweep_text, base)
     if sweep is not None and sweep.ordered and slo is None:
         notes.append("a sweep shows its knee where there is an SLO to keep (--slo ttft=2s,tpot=50ms)")
@@ -135,7 +137,17 @@ def _factor(flags: SimulateFlags, trace: Trace) -> float:
         raise ConfigError(f"--rate {flags.rate}: write ×1.5 (or 1.5) for so many times as fast, or 12/s")
     if absolute is None:
         return value
+    _refuse_if_waiting(trace, f"--rate {flags.rate}")
     recorded = requests_s(trace)
     if not recorded:
         raise ConfigError(f"--rate {flags.rate}: all requests of this trace come at once, so it has no rate")
     return value / recorded
+
+
+def _refuse_if_waiting(trace: Trace, option: str) -> None:
+    """Turns come when answers and people allow, so nobody can ask for so many requests a second."""
+    if any(request.after is not None for request in trace.requests):
+        raise ConfigError(
+            f"{option}: requests of {trace.name} wait for answers, so only how fast conversations begin can be set; "
+            "write ×2 for twice as fast"
+        )

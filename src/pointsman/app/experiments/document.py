@@ -59,6 +59,9 @@ class PointSummary(msgspec.Struct, frozen=True):
     gpus: int
     fleet: str
     rate: float
+    """How many times as fast conversations begin as the workload has them."""
+    requests_s: float
+    """Arrivals a second under seed 0, as the trace has them. In a closed loop they are what the fleet makes of it."""
     clients: int | None
     policies: list[PolicySummary]
     comparisons: list[ComparisonSummary]

@@ -26,14 +26,16 @@ from pointsman.app.experiments.plan import Point
 from pointsman.app.experiments.statistics import CONFIDENCE, interval
 from pointsman.app.experiments.verdict import WITH_SLO, WITHOUT_SLO, leader, sentences
 from pointsman.app.experiments.workload import requests_s
+from pointsman.core.workload.scale import faster
 
 
 def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[str] = ()) -> Summary:
     """Statistics, comparisons and verdicts of results; `notes` are added as they are."""
     experiment = results.experiment
     keys = WITHOUT_SLO if experiment.slo is None else WITH_SLO
-    points = [_point(results, number, keys) for number in range(len(experiment.points))]
     trace = experiment.workload.trace(0)
+    rates = {point.rate: requests_s(faster(trace, point.rate)) for point in experiment.points}
+    points = [_point(results, number, keys, rates[point.rate]) for number, point in enumerate(experiment.points)]
     count = max(len(trace), 1)
     return Summary(
         schema=SCHEMA,
@@ -86,7 +88,7 @@ def fleet_text(point: Point) -> str:
     return " + ".join(parts)
 
 
-def _point(results: Results, number: int, keys: Sequence[str]) -> PointSummary:
+def _point(results: Results, number: int, keys: Sequence[str], arrivals_s: float) -> PointSummary:
     point, metrics = results.experiment.points[number], results.metrics(number)
     comparisons = compare(metrics, keys)
     finished = {label: runs for label, runs in metrics.items() if runs}
@@ -97,6 +99,7 @@ def _point(results: Results, number: int, keys: Sequence[str]) -> PointSummary:
         gpus=sum(group.count * group.profile.tensor_parallel for group in point.setup.groups),
         fleet=fleet_text(point),
         rate=point.rate,
+        requests_s=arrivals_s,
         clients=point.clients,
         policies=[
             PolicySummary(
