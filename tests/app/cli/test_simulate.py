@@ -86,6 +86,17 @@ def test_clients(simulate: Simulate, capsys: pytest.CaptureFixture[str]) -> None
     assert ", 4 clients, 1 seed" in capsys.readouterr().out.splitlines()[0]
 
 
+def test_a_table_that_would_be_too_wide_leaves_intervals_to_the_files(
+    simulate: Simulate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(policy=",".join(["random"] * 8), seeds=2) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (ttft,) = (line for line in lines if line.startswith("P99 TTFT"))
+    assert "±" not in ttft
+    assert "…" not in ttft
+    assert ttft.count("s") == 8
+
+
 def test_the_same_policy_twice(simulate: Simulate, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(policy="random,random") == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["random", "random", "2"]

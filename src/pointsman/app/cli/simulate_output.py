@@ -33,6 +33,7 @@ _SWEPT = (
     "hit_share",
     "output_tokens_s_gpu",
 )
+_UNBOUNDED = 10_000
 _PIPE_WIDTH = 140
 """Columns where the output is no terminal, so that nobody has to guess what was cut off."""
 
@@ -95,17 +96,24 @@ def _first_line(summary: Summary) -> str:
 
 def _print_point(console: Console, point: PointSummary) -> None:
     if point.policies:
-        table = _table("", justify="left")
-        for policy in point.policies:
-            table.add_column(escape(policy.policy), justify="right", no_wrap=True)
-        for key, measure in MEASURES.items():
-            values = [policy.metrics[key] for policy in point.policies]
-            if key in _HIDDEN or all(value is None for value in values) or (key == "failed_share" and not _any(values)):
-                continue
-            table.add_row(measure.title, *_cells(key, values))
+        table = _measures_table(point, with_spread=True)
+        if console.measure(table, options=console.options.update(max_width=_UNBOUNDED)).maximum > console.width:
+            table = _measures_table(point, with_spread=False)
         console.print(table)
     for sentence in point.verdict:
         console.print(escape(sentence))
+
+
+def _measures_table(point: PointSummary, *, with_spread: bool) -> Table:
+    table = _table("", justify="left")
+    for policy in point.policies:
+        table.add_column(escape(policy.policy), justify="right", no_wrap=True)
+    for key, measure in MEASURES.items():
+        values = [policy.metrics[key] for policy in point.policies]
+        if key in _HIDDEN or all(value is None for value in values) or (key == "failed_share" and not _any(values)):
+            continue
+        table.add_row(measure.title, *_cells(key, values, with_spread=with_spread))
+    return table
 
 
 def _print_sweep(console: Console, summary: Summary) -> None:
@@ -141,15 +149,15 @@ def _table(first: str, justify: str) -> Table:
     return table
 
 
-def _cells(key: str, values: list[Value | None]) -> list[str]:
+def _cells(key: str, values: list[Value | None], *, with_spread: bool) -> list[str]:
     """Each value with half its interval; the best one bold, unless all read alike."""
     texts = [shown(key, _plain(value)) for value in values]
     known = [value.value for value in values if value is not None]
     best = shown(key, (min if MEASURES[key].less_is_better else max)(known)) if len(set(texts)) > 1 else None
     cells = []
     for text, value in zip(texts, values, strict=True):
-        spread = f"[dim]{_spread(key, value)}[/dim]"
-        cells.append(f"[bold]{text}[/bold]{spread}" if text == best else f"{text}{spread}")
+        half = f"[dim]{_spread(key, value)}[/dim]" if with_spread else ""
+        cells.append(f"[bold]{text}[/bold]{half}" if text == best else f"{text}{half}")
     return cells
 
 
