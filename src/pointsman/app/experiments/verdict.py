@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pointsman.app.experiments.comparison import BySeed, Comparison
+from pointsman.app.experiments.comparison import MATTERS, BySeed, Comparison
 from pointsman.app.experiments.measures import MEASURES, Kind, Unit, shown
 
 WITH_SLO = ("goodput_share", "ttft_p99_ms", "ttft_p50_ms", "tpot_mean_ms", "output_tokens_s")
@@ -75,9 +75,9 @@ def _by_one_seed(best: str, other: str, comparisons: Sequence[Comparison]) -> st
     apart = [
         f"{_amount(each)} {'better' if each.first_is_better else 'worse'} on {_name(each)}"
         for each in comparisons
-        if each.difference.value
+        if abs(each.difference.value) >= MATTERS[MEASURES[each.key].kind]
     ]
-    found = listed(apart) or "the same"
+    found = listed(apart) or "alike"
     return f"{best} against {other}, one seed: {found}. Whether that is chance, several seeds tell (--seeds 5)."
 
 
