@@ -178,7 +178,7 @@ def markdown(results: Results) -> str:
     return (
         f"{report.table(header, lines)}\n\n"
         f"Medians of {runs} runs. TTFT P50 and P99 within {BAR:.0%}: {verdict}. {late_ones} of {requests} requests "
-        f"were sent more than 100 ms late; steps of engines took {behind_ms:,.0f} ms longer than modelled, all together. "
+        f"were sent more than 100 ms late; steps of engines took {behind_ms:,.0f} ms longer than modelled in all. "
         f"{report.noise_line(results['foreign_cores'])}"
     )
 

@@ -29,7 +29,7 @@ _LEAST_EVENTS = 64
 """Of one worker."""
 _SETTLED = 60.0
 """Intervals after which a class learns from fewer."""
-_YOUNG_INTERVALS, _SETTLED_INTERVALS = 16, 4
+_YOUNG_INTERVALS, _SETTLED_INTERVALS = 16, 2
 """Of a class a tick; settled classes of many workers learn from one for four workers."""
 _FIRST_INTERVALS = 3
 _MOST_FOREIGN = 3.0

@@ -16,7 +16,7 @@ from pointsman.core.timing.observer import ObservedLoad, WorkerObserver
 
 MOST_KEPT = 4_096
 """Events kept between two ticks."""
-_PREDICTIONS = 16
+_PREDICTIONS = 4
 """Times to the first token that are predicted in a replay, about."""
 
 Predict = Callable[[ObservedLoad, int, int], float | None]

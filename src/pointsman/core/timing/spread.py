@@ -6,8 +6,6 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
-
 _FEWEST = 10
 """Ratios below which the prior spread is answered."""
 
@@ -56,8 +54,8 @@ class Spread:
             if len(self._ratios) < _FEWEST:
                 self._cached = self._prior
             else:
-                low, high = np.quantile(np.fromiter(self._ratios, float), (0.5, 0.9))
-                self._cached = (float(low), float(high))
+                ratios = sorted(self._ratios)
+                self._cached = (_quantile(ratios, 0.5), _quantile(ratios, 0.9))
         return self._cached
 
     @property
@@ -66,3 +64,11 @@ class Spread:
         count = len(self._errors)
         p50, p90 = self.ratios
         return PredictionError(count, 100 * sum(self._errors) / count if count else None, p50, p90)
+
+
+def _quantile(ascending: list[float], share: float) -> float:
+    """Between the two values next to it; on so few numpy takes ten times as long."""
+    place = share * (len(ascending) - 1)
+    below = int(place)
+    above = min(below + 1, len(ascending) - 1)
+    return ascending[below] + (place - below) * (ascending[above] - ascending[below])
