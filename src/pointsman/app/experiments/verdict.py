@@ -113,8 +113,8 @@ def _warnings(results: Mapping[str, BySeed]) -> list[str]:
         growth = [metrics["queue_growth"] for metrics in runs.values() if metrics["saturated"]]
         if len(growth) * 2 > len(runs):
             said.append(
-                f"{label}: the queue still grew when the last requests came, by {100 * _mean(growth):.0f} % of arrivals: "
-                "this fleet is too small for this traffic, and latencies grow with the length of the trace."
+                f"{label}: the queue still grew when the last requests came, by {100 * _mean(growth):.0f} % of "
+                "arrivals: this fleet is too small for this traffic, and latencies grow with the length of the trace."
             )
         failed = _mean([metrics["failed_share"] for metrics in runs.values()])
         if failed >= _FAILED_FROM:
