@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,16 @@ from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile
+from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.engines.sim.server import SimServer
+from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import DecisionLogSettings, FrontendSettings
 from pointsman.edge.traces.formats import read_trace
+from support.fetch import Origin, UpstreamPool, fetch
 from support.scripted_fleet import JSON, Fleet, hang
 
 LONG = "Tell me about the sea, the wind and the ships that sail there. " * 20
@@ -145,6 +151,40 @@ async def test_what_was_served_is_read_and_simulated(fleet: Fleet, path: Path) -
     outcome = simulate(trace, setup, PolicyRegistry().get("prefix"))
     assert outcome.done.all()
     assert outcome.prompt_tokens.tolist() == [10] * 6
+
+
+async def test_engines_with_kv_events_give_blocks_of_tokens(path: Path) -> None:
+    """Simulated engines: the trace has their blocks, and simulated it finds in caches what they found."""
+    async with AsyncExitStack() as stack:
+        sim = SimServer(SimSettings(num_blocks=500, kv_events="tcp://127.0.0.1:*", replay="tcp://127.0.0.1:*"))
+        await sim.start()
+        stack.push_async_callback(sim.close)
+        pool = UpstreamPool()
+        stack.push_async_callback(pool.close)
+        sources = (WorkerSource(name="a", url=sim.url),)
+        settings = FrontendSettings(sources=sources, port=0, admin_port=0, **logged(path), seed=1)  # type: ignore[arg-type]
+        frontend = Frontend(settings)
+        await frontend.start()
+        stack.push_async_callback(frontend.close)
+        async with asyncio.timeout(8):
+            while not any(worker.exact for worker in frontend.ledger.snapshot().workers):
+                await asyncio.sleep(0.01)
+        for number in range(4):
+            body = {"model": "sim", "prompt": [*range(100, 300), *[400 + number] * 30], "max_tokens": 5, "stream": True}
+            origin = Origin.parse(frontend.url)
+            await fetch(pool, origin, "POST", "/v1/completions", body=json.dumps(body).encode())
+    loaded = read_trace(path)
+    trace = loaded.trace
+    assert trace.block_tokens == 16
+    assert [request.prompt_tokens for request in trace.requests] == [230] * 4
+    assert [len(request.block_ids) for request in trace.requests] == [230 // 16] * 4
+    assert [len(set(ids)) for ids in zip(*(r.block_ids for r in trace.requests), strict=True)] == [1] * 12 + [4] * 2
+    assert [one.cached_tokens for one in loaded.observed] == [0, 192, 192, 192]
+    rows = [json.loads(line) for line in path.read_text().splitlines()][1:]
+    assert all(row["exact"] and row["prompt_from"] == "engine" for row in rows)
+    assert [row.get("cached", 0) for row in rows] == [0, 192, 192, 192]
+    outcome = simulate(trace, Setup((WorkerGroup(profile("h100/llama-8b"), 1),)), PolicyRegistry().get("kv"))
+    assert outcome.cached_tokens.sum() > 0
 
 
 def test_processes_write_files_of_their_own() -> None:
