@@ -27,7 +27,7 @@ from pointsman.app.calibration.start import LONG_PROMPT_TOKENS, first_guesses, k
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.timing.step import StepCoefficients
 
-PRIOR_SPREAD = {"a": 0.5, "b": 0.7, "c": 0.7, "d": 0.5, "q": 0.7, "overhead": 2.0}
+PRIOR_SPREAD = {"a": 0.5, "b": 1.0, "c": 1.0, "d": 0.5, "q": 1.0, "overhead": 2.0}
 """Of the logarithm around the first guess, which has the right speed: proportions differ less between engines."""
 _LEAST_SPREAD = (0.03, 0.02)
 """Of TTFT and TPOT: clocks and the model are not more exact than that."""

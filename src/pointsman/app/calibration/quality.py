@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pointsman.app.calibration.fit import PRIOR_SPREAD, Solution, refit
+from pointsman.app.calibration.fit import PRIOR_SPREAD, Mask, Solution, refit
 from pointsman.app.calibration.measurement import Floats, Measurement
 from pointsman.app.calibration.objective import Residuals
 from pointsman.app.calibration.parameters import UNITS
@@ -105,7 +105,7 @@ def judge(solution: Solution, measured: Sequence[Measurement], notes: Sequence[s
             for name, spread in zip(solution.names, spreads, strict=True)
         ),
         ttft=Errors.of(residuals.ttft[residuals.ttft_weight > 0]),
-        tpot=Errors.of(residuals.tpot),
+        tpot=Errors.of(residuals.tpot[_counted(residuals)]),
         held_out_ttft=Errors.of(held_out[0]),
         held_out_tpot=Errors.of(held_out[1]),
         distributions=_distributions(solution, measured),
@@ -124,8 +124,14 @@ def _held_out(solution: Solution) -> tuple[Floats, Floats]:
         keep[first:last] = False
         found: Residuals = solution.objective.residuals(refit(solution, keep))
         ttft.append(found.ttft[~keep[found.ttft_request] & (found.ttft_weight > 0)])
-        tpot.append(found.tpot[~keep[found.tpot_request]])
+        tpot.append(found.tpot[~keep[found.tpot_request] & _counted(found)])
     return np.concatenate(ttft), np.concatenate(tpot)
+
+
+def _counted(residuals: Residuals) -> Mask:
+    """Times per token that say something: those beside assumed traffic only where there are no others."""
+    sure: Mask = residuals.tpot_doubt == 0
+    return sure if sure.any() else ~sure
 
 
 def _distributions(solution: Solution, measured: Sequence[Measurement]) -> dict[str, Distribution]:

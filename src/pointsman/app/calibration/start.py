@@ -20,7 +20,7 @@ from pointsman.core.timing.step import StepCoefficients
 KNOWN = (
     "estimate:gpu=h100,model=llama-8b",
     "estimate:gpu=h100,model=llama-70b,precision=fp8,tp=4",
-    "estimate:gpu=h200,params=235b,active=22b,precision=fp8,tp=4",
+    "h200/qwen3-235b-tp4",
 )
 """Engines whose proportions are tried; all of them have all effects."""
 LONG_PROMPT_TOKENS = 8_000
