@@ -19,14 +19,13 @@ def _running(findings: Findings) -> list[str]:
     if not runs:
         return []
     traffic = findings.traffic
-    held = mean_of(runs, "requests_s") * mean_of(runs, "e2e_mean_ms") / 1_000
-    held *= traffic.prompt_tokens_mean + traffic.output_tokens_mean / 2
-    if held != held:
-        return []
-    said = [
-        f"Requests that run hold about {figures.tokens(held)} on average; the workers have room for "
-        f"{figures.tokens(findings.together.kv_tokens)} ({figures.memory(findings.together.kv_bytes)})."
-    ]
+    decoding_s = (mean_of(runs, "e2e_mean_ms") - mean_of(runs, "ttft_mean_ms")) / 1_000
+    held = mean_of(runs, "requests_s") * decoding_s * (traffic.prompt_tokens_mean + traffic.output_tokens_mean / 2)
+    room = f"{figures.tokens(findings.together.kv_tokens)} ({figures.memory(findings.together.kv_bytes)})"
+    if held == held:
+        said = [f"Answers in progress hold about {figures.tokens(held)} on average; the workers have room for {room}."]
+    else:
+        said = [f"The workers have room for {room}."]
     preempted = mean_of(runs, "preemptions")
     if preempted >= 1:
         said.append(

@@ -142,7 +142,10 @@ def _sizes(laboratory: Laboratory, findings: Findings) -> None:
     profile = findings.question.fleets.one_kind
     if profile is None:
         return
-    names = [name for name in (findings.plain, findings.aware) if name is not None]
+    aware = findings.aware
+    if findings.together.workers == 1 and findings.traffic.caches is not None:
+        aware = AWARE[0]  # On one worker nothing can be compared, but the load may need several.
+    names = [name for name in (findings.plain, aware) if name is not None]
     ladders = {}
     for name in names:
         most = most_workers(findings.together.workers)

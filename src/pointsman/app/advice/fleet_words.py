@@ -43,6 +43,11 @@ def gpus(findings: Findings) -> list[str]:
         )
     said.extend(_load(findings, policy))
     said.extend(_size(findings, policy))
+    load = findings.loads.get(policy)
+    if load is not None and (load.value is None or load.value < 1) and fleet.workers > 1:
+        said.append(
+            "Everything else here was compared on this overloaded fleet; ask again with as many GPUs as are needed."
+        )
     hopeless = findings.traffic.hopeless_share
     if hopeless > 1 - question.target:
         said.append(
@@ -57,7 +62,7 @@ def apart(findings: Findings) -> Apart | None:
     """The answer; None: not compared."""
     if findings.split is None:
         return None
-    split, together, policy = findings.split.name, findings.together.name, findings.split_policy
+    policy = findings.split_policy
     goodput = [each for each in _noticed(findings) if each.key == "goodput_share"]
     if goodput:
         return Apart.YES if goodput[0].first_is_better else Apart.NO
@@ -65,8 +70,8 @@ def apart(findings: Findings) -> Apart | None:
         return Apart.YES
     if more_load(findings, policy, SPLIT):
         return Apart.NO
-    assert split != together
-    return Apart.TIE
+    noticed = _noticed(findings)
+    return Apart.NO if noticed and not any(each.first_is_better for each in noticed) else Apart.TIE
 
 
 def stages(findings: Findings) -> list[str]:
@@ -93,9 +98,9 @@ def stages(findings: Findings) -> list[str]:
             f"{findings.together.name} for both stages, which are simpler."
         ]
     if better:
-        said.append(f"{split.name} is better on some: {listed(better)}.")
+        said.append(f"Better with {split.name}: {listed(better)}.")
     if worse:
-        said.append(f"{split.name} is worse{' on others' if better else ''}: {listed(worse)}.")
+        said.append(f"Worse with {split.name}: {listed(worse)}.")
     if {SPLIT, policy} <= findings.loads.keys():
         ours, theirs = figures.load(findings.loads[SPLIT]), figures.load(findings.loads[policy])
         said.append(f"It takes {ours} of this load; together they take {theirs}.")
@@ -113,12 +118,11 @@ def _load(findings: Findings, policy: str) -> list[str]:
     if limit is None:
         return []
     value, share = limit.value, figures.percent(findings.question.target)
+    keep, it = ("It keeps", "it does") if findings.together.workers == 1 else ("They keep", "they do")
     if value is None:
-        return [f"Even at ×{limit.easiest:g} of this load they do not keep it."]
-    if value < 1:
-        return [f"They keep {share} within the SLO up to {figures.load(limit)} of this load."]
-    room = " That is little room for a busier day." if value < _LITTLE_ROOM else ""
-    return [f"They keep {share} within the SLO up to {figures.load(limit)} of this load.{room}"]
+        return [f"Even at ×{limit.easiest:g} of this load {it} not keep the SLO for {share} of them."]
+    room = " That is little room for a busier day." if 1 <= value < _LITTLE_ROOM else ""
+    return [f"{keep} {share} within the SLO up to {figures.load(limit)} of this load.{room}"]
 
 
 def _size(findings: Findings, policy: str) -> list[str]:
@@ -130,9 +134,8 @@ def _size(findings: Findings, policy: str) -> list[str]:
     needed = round(size.value)
     each = fleet.gpus // fleet.workers
     said = f"The fewest that keep it: {figures.workers(size)}, {needed * each} GPU{'' if needed * each == 1 else 's'}"
-    other = findings.plain if policy != findings.plain else None
-    if other in findings.sizes:
-        said += f"; with {other} {figures.workers(findings.sizes[other])}"
+    others = [f"with {name} {figures.workers(limit)}" for name, limit in findings.sizes.items() if name != policy]
+    said += "".join(f"; {other}" for other in others)
     if needed <= _FAR_TOO_LARGE * fleet.workers:
         said += ". The fleet is far larger than this load needs"
     return [said + "."]

@@ -114,8 +114,13 @@ def _search(laboratory: Laboratory, contenders: Sequence[_Contender], seeds: Seq
 def surely_apart(first: Limit, second: Limit, least: float, kind: Kind) -> bool:
     """Whether the limits differ by `least` or more, and not by chance."""
     seeds = sorted(first.by_seed.keys() & second.by_seed.keys())
-    ours, theirs = ([limit.by_seed[seed] for seed in seeds] for limit in (first, second))
-    if len(seeds) < 2 or None in ours or None in theirs:
+    if len(seeds) < 2:
         return False
-    apart = difference([v for v in ours if v is not None], [v for v in theirs if v is not None], kind)
+    apart = difference(_or_easiest(first, seeds), _or_easiest(second, seeds), kind)
     return apart is not None and abs(apart.value) >= least and apart.p < SIGNIFICANCE
+
+
+def _or_easiest(limit: Limit, seeds: Sequence[int]) -> list[float]:
+    """Where nothing held, the easiest that was tried: better than the truth."""
+    values = [limit.by_seed[seed] for seed in seeds]
+    return [limit.easiest if value is None else value for value in values]

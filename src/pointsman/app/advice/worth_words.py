@@ -16,7 +16,10 @@ def headline(findings: Findings) -> str:
     """The answer in one or two sentences."""
     grade = worth(findings)
     if findings.together.workers == 1:
-        return "No. With one worker there is nothing to choose between: a coordination layer makes nothing faster."
+        said = "No. With one worker there is nothing to choose between: a coordination layer makes nothing faster."
+        needed = findings.sizes.get(findings.plain)
+        more = needed is not None and needed.value != 1
+        return f"{said} But this load needs more than one worker: ask again with as many." if more else said
     if grade is Worth.UNKNOWN:
         if findings.traffic.caches is None and findings.policies:
             room = ", which keeps the SLO with much room to spare" if much_room(findings) else ""
