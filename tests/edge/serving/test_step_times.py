@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pointsman.core.ledger.events import Tick
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.cluster.members import WorkerSource
@@ -19,6 +21,7 @@ from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.serving import frontend as frontend_module
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
 from support.fetch import Origin, UpstreamPool, fetch
@@ -134,3 +137,26 @@ def test_an_unknown_profile_names_the_engine() -> None:
     tree = load_text("execution-group: {nodes: [{url: 'http://a:1', profile: h1000/llama}]}", "c.yaml", ConfigTree)
     with pytest.raises(ConfigError, match=r"engine a:1: profile: .*h1000/llama"):
         FrontendSettings.of(tree)
+
+
+async def test_a_tick_that_fails_does_not_end_the_next_ones(
+    sims: Sims, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("pointsman"), "propagate", True)
+    monkeypatch.setattr(frontend_module, "TICK_S", 0.01)
+    await sims.open()
+    faults = [ArithmeticError("singular"), ArithmeticError("singular")]
+    apply = sims.frontend.ledger.apply
+
+    def failing(event: object) -> None:
+        if isinstance(event, Tick) and faults:
+            raise faults.pop()
+        apply(event)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sims.frontend.ledger, "apply", failing)
+    async with asyncio.timeout(5):
+        while faults:
+            await asyncio.sleep(0.01)
+    assert not sims.frontend._tick_task.done()  # type: ignore[union-attr]
+    said = [record for record in caplog.records if "a tick failed" in record.message]
+    assert [record.exc_info is not None for record in said] == [True, False]

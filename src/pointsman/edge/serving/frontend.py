@@ -53,6 +53,7 @@ class Frontend:
         self._clock = monotonic_ms
         self._stopping = False
         self._tick_task: asyncio.Task[None] | None = None
+        self._tick_failures: set[type[Exception]] = set()
         self.traffic = Traffic()
         self.ledger = Ledger(
             text_block_bytes=settings.text_block_bytes,
@@ -217,8 +218,17 @@ class Frontend:
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._tick()
+
+    def _tick(self) -> None:
+        try:
             self.ledger.apply(Tick(self._clock()))
             self._exact.look_after()
+        except Exception as error:
+            # A fault in what is learned or looked after must not end all later ticks.
+            known = type(error) in self._tick_failures
+            self._tick_failures.add(type(error))
+            _log.error("a tick failed: %r", error, exc_info=None if known else error)
 
 
 def _decision_log(settings: FrontendSettings) -> DecisionLog | None:
