@@ -14,7 +14,7 @@ from harness.subjects import KV_SUBJECT
 
 Results = Mapping[str, Mapping[str, Any]]
 """Benchmark → its results file."""
-_NAMES = ("decision", "relay", "streams", "index", "simulator", "llmd_capacity", "mooncake_fast25")
+_NAMES = ("decision", "relay", "streams", "index", "simulator", "llmd_capacity", "mooncake_fast25", "simulated_vs_live")
 _AT_8, _AT_256 = "kv/8/6400", "kv/256/6400"
 _DYNAMO = "dynamo kv"
 SIMULATED_BLOCKS = "/512"
@@ -151,6 +151,7 @@ def _simulated(results: Results) -> list[Bar]:
     speed = _rows(results, "simulator")
     capacity = results.get("llmd_capacity", {}).get("summary", {})
     nodes = results.get("mooncake_fast25", {}).get("summary", {})
+    live = results.get("simulated_vs_live", {}).get("summary", {})
     seconds = [row["cpu_s"] for case, row in speed.items() if case.endswith(SIMULATED_BLOCKS)]
     deviations = [abs(value) for value in capacity.get("deviations", {}).values()]
     ratios = capacity.get("default_to_best", {})
@@ -192,6 +193,12 @@ def _simulated(results: Results) -> list[Bar]:
             at_least=True,
         ),
         Bar("the same with Zipf popularity", ratios.get("zipf"), 0.99, at_least=True),
+        Bar(
+            "simulator against the live path, real time: largest difference of TTFT P50 and P99, round_robin and kv",
+            _largest([abs(row["off"][name]) for row in live.values() for name in ("ttft_p50_ms", "ttft_p99_ms")]),
+            0.1,
+            "",
+        ),
     ]
 
 
