@@ -59,6 +59,23 @@ def test_a_follow_up_finds_the_answer_in_blocks_of_every_size() -> None:
         assert reuse(with_block_tokens(trace, block_tokens)).reusable_tokens.tolist() == [0, 64]
 
 
+def test_split_in_the_middle_of_a_turn_a_follow_up_still_finds_the_answer() -> None:
+    first = TraceRequest(0, 40, 30, (1, 2, 9), (3, 4))
+    twin = TraceRequest(1, 40, 90, (1, 2, 9), (7, 8))
+    second = TraceRequest(2, 100, 1, (1, 2, 3, 4, 5, 6, 10))
+    third = TraceRequest(3, 70, 1, (1, 2, 7, 8, 11))
+    trace = Trace("n", (first, twin, second, third), 16)
+    for block_tokens in (1, 2, 4, 8, 16):
+        assert reuse(with_block_tokens(trace, block_tokens)).reusable_tokens.tolist() == [0, 40, 64, 64]
+
+
+@given(traces(), st.sampled_from([1, 2, 4]))
+@settings(max_examples=30, deadline=None)
+def test_splitting_loses_no_reuse(trace: Trace, block_tokens: int) -> None:
+    split = with_block_tokens(trace, block_tokens)
+    assert (reuse(split).reusable_tokens >= reuse(trace).reusable_tokens).all()
+
+
 def test_sizes_that_do_not_fit() -> None:
     trace = Trace("n", (TraceRequest(0, 40, 1, (1, 2, 3)),), 16)
     for block_tokens in (24, 0, 5):

@@ -12,7 +12,8 @@ def with_block_tokens(trace: Trace, block_tokens: int) -> Trace:
     """Blocks are split or put together; one size must divide the other. Raises TraceError otherwise.
 
     Split, a block's parts are new ids: what two prompts share ends where it did, at multiples of the old size, because
-    nobody knows more. Put together, what they share beyond the last whole new block is lost.
+    nobody knows more. Only of the block in which a prompt ends and its answer begins more is known: its first parts
+    are the prompt's, whoever repeats the answer. Put together, what they share beyond the last whole new block is lost.
     """
     old = trace.block_tokens
     if not old or old == block_tokens:
@@ -21,21 +22,66 @@ def with_block_tokens(trace: Trace, block_tokens: int) -> Trace:
         raise TraceError(
             f"{trace.name} has blocks of {old} tokens; {block_tokens} neither divides that nor is a multiple of it"
         )
-    change = _split if block_tokens < old else _joined
-    requests = tuple(change(request, old, block_tokens) for request in trace.requests)
+    if block_tokens < old:
+        same = _Same()
+        for request in trace.requests:
+            _unite(same, request, old, block_tokens)
+        requests = tuple(_split(request, old, block_tokens, same) for request in trace.requests)
+    else:
+        requests = tuple(_joined(request, old, block_tokens) for request in trace.requests)
     known = any(request.block_ids for request in requests)
     return replace(trace, requests=requests, block_tokens=block_tokens if known else 0)
 
 
-def _split(request: TraceRequest, old: int, new: int) -> TraceRequest:
+class _Same:
+    """Which parts of old blocks are the same text under several ids."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, int] = {}
+
+    def of(self, part: int) -> int:
+        """The one id that stands for a part."""
+        found = part
+        while (earlier := self._first.get(found, found)) != found:
+            found = earlier
+        if found != part:
+            self._first[part] = found
+        return found
+
+    def all_of(self, parts: list[int]) -> list[int]:
+        """The same for many; as they are where nothing is united, for long traces have tens of millions."""
+        return [self.of(part) for part in parts] if self._first else parts
+
+    def unite(self, part: int, other: int) -> None:
+        """Both are the same from now on."""
+        one, two = self.of(part), self.of(other)
+        if one != two:
+            self._first[two] = one
+
+
+def _filled(request: TraceRequest, old: int, new: int) -> int:
+    """Parts that the prompt fills of the old block in which it ends."""
+    return request.prompt_tokens % old // new
+
+
+def _unite(same: _Same, request: TraceRequest, old: int, new: int) -> None:
+    """The old block in which the prompt ends has one id as the prompt's last and another as the answer's first."""
+    ends_in = request.prompt_tokens // old
+    if not request.answer_block_ids or len(request.block_ids) <= ends_in:
+        return
+    parts = old // new
+    for part in range(_filled(request, old, new)):
+        same.unite(request.block_ids[ends_in] * parts + part, request.answer_block_ids[0] * parts + part)
+
+
+def _split(request: TraceRequest, old: int, new: int, same: _Same) -> TraceRequest:
     parts = old // new
     blocks = -(-request.prompt_tokens // new)
-    ids = tuple(block * parts + part for block in request.block_ids for part in range(parts))[:blocks]
+    ids = [block * parts + part for block in request.block_ids for part in range(parts)][:blocks]
     answer = [block * parts + part for block in request.answer_block_ids for part in range(parts)]
-    # The old block in which the prompt ends is the first of the answer's; the prompt fills some of its parts.
-    filled = request.prompt_tokens // new - request.prompt_tokens // old * parts
     end = (request.prompt_tokens + request.output_tokens) // new - request.prompt_tokens // new
-    return replace(request, block_ids=ids, answer_block_ids=tuple(answer[filled:][:end]))
+    answer = answer[_filled(request, old, new) :][:end]
+    return replace(request, block_ids=tuple(same.all_of(ids)), answer_block_ids=tuple(same.all_of(answer)))
 
 
 def _joined(request: TraceRequest, old: int, new: int) -> TraceRequest:
