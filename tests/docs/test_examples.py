@@ -14,6 +14,7 @@ from pointsman.edge.configuration.loader import load_file
 from pointsman.edge.serving.intake import EXPLAIN_HEADER, WORKER_HEADER
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.telemetry import names
+from pointsman.edge.traces.profile_file import load_profile
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +40,13 @@ def test_the_configuration_of_the_readme_is_accepted(tmp_path: Path) -> None:
     settings = FrontendSettings.of(load_file(file), {"GPU_B_KEY": "secret"})
     assert [source.name for source in settings.sources] == ["gpu-a", "gpu-b"]
     assert settings.sources[1].api_key == "secret"
+
+
+def test_the_profile_of_the_calibration_page_is_accepted(tmp_path: Path) -> None:
+    (text,) = blocks("docs/calibrate.md", "yaml")
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    assert load_profile(str(file)).name == "my-engine"
 
 
 def test_every_policy_is_described() -> None:
