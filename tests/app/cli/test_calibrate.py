@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pointsman.app.cli import main
+from pointsman.edge.traces.canonical import write_trace
+from pointsman.edge.traces.formats import read_trace
 from pointsman.edge.traces.profile_file import load_profile
 
 STEP_MS, TOKEN_MS = 20.0, 0.05
@@ -81,6 +84,17 @@ def test_what_is_wrong_is_one_line(
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pointsman: ")]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_cached_prompts_that_nobody_names_are_a_warning(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = read_trace(run_file)
+    seen = tuple(replace(one, cached_tokens=one.prompt_tokens // 2) for one in trace.observed)
+    file = tmp_path / "cached.jsonl"
+    write_trace(trace.trace, file, seen)
+    assert main.run(["calibrate", str(file), "--start", "h100/llama-8b", "--scheduling", "ahead", "--first", "12"]) == 0
+    assert "50 % of the prompt tokens were cached" in capsys.readouterr().out
 
 
 def test_an_engine_is_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path, start: Callable[..., Any]) -> None:

@@ -29,6 +29,7 @@ _PATH = click.Path(path_type=Path)
 MOST_REQUESTS = 300
 """Of each worker: more make the fit slower and hardly better."""
 _USUAL_KV_BYTES = 131_072
+_MUCH_CACHED = 0.1
 _AHEAD = {"auto": None, "ahead": True, "between": False}
 
 
@@ -97,6 +98,7 @@ def calibrate(
         raise ConfigError(f"--out {out}: there is no folder {out.parent}; make it first")
     similar = None if start is None else load_profile(start)
     interrupted, facts = False, None
+    cached_notes: list[str] = []
     if url is not None:
         key = _key(api_key_env)
         flags = ProbeFlags(url, model, key, most_tokens, most_seconds, most_prompt, most_sequences, seed)
@@ -104,7 +106,7 @@ def calibrate(
         source = f"measured at {facts.describe().partition(';')[0]}"
     else:
         assert file is not None
-        measured, source = _read(file, format_name, prefixes, first)
+        measured, source, cached_notes = _read(file, format_name, prefixes, first)
     sizes = _Sizes(kv_tokens, block_tokens, max_num_seqs, max_batched_tokens)
     engine, known_kv, notes = _engine(sizes, similar, facts, measured)
     if out is not None and known_kv is None:
@@ -118,7 +120,7 @@ def calibrate(
             on_stage=lambda stage: status.show(f"fitting: {stage}"),
         )
         status.show("checking on requests that are held out")
-        quality = judge(solution, measured, notes)
+        quality = judge(solution, measured, [*cached_notes, *notes])
     print_quality(quality, source, to_stderr=json_file == STDOUT)
     if json_file is not None:
         write_json(document(quality, source), json_file)
@@ -140,15 +142,23 @@ def _key(variable: str | None) -> str | None:
 
 def _read(
     file: Path, format_name: str | None, prefixes: Path | None, first: int | None
-) -> tuple[tuple[Measurement, ...], str]:
+) -> tuple[tuple[Measurement, ...], str, list[str]]:
     loaded = read_trace(file, format_name)
     for line in loaded.problems.describe():
         click.echo(f"{file.name}: {line}", err=True)
     trace = None if prefixes is None else read_trace(prefixes).trace
     measured = measurements(loaded, most_requests=first or MOST_REQUESTS, prefixes=trace)
+    cached = sum(observed.cached_tokens or 0 for observed in loaded.observed)
+    prompts = sum(observed.prompt_tokens for observed in loaded.observed)
+    notes = []
+    if trace is None and not loaded.trace.block_tokens and cached > _MUCH_CACHED * prompts:
+        notes.append(
+            f"{100 * cached / prompts:.0f} % of the prompt tokens were cached, and it is not known which: prefill looks "
+            "faster than it is; give the trace with --trace"
+        )
     requests = sum(len(one) for one in measured)
     workers = f" of {len(measured)} workers" if len(measured) > 1 else ""
-    return measured, f"{file.name}: {requests:,} of {len(loaded.trace):,} requests{workers}"
+    return measured, f"{file.name}: {requests:,} of {len(loaded.trace):,} requests{workers}", notes
 
 
 def _engine(
