@@ -153,8 +153,8 @@ def _read(
     notes = []
     if trace is None and not loaded.trace.block_tokens and cached > _MUCH_CACHED * prompts:
         notes.append(
-            f"{100 * cached / prompts:.0f} % of the prompt tokens were cached, and it is not known which: prefill looks "
-            "faster than it is; give the trace with --trace"
+            f"{100 * cached / prompts:.0f} % of the prompt tokens were cached, and it is not known which: "
+            "prefill looks faster than it is; give the trace with --trace"
         )
     requests = sum(len(one) for one in measured)
     workers = f" of {len(measured)} workers" if len(measured) > 1 else ""
