@@ -44,7 +44,7 @@ class _Run:
 class BlockPool:
     """Hands out blocks. The caller checks `free` before it allocates."""
 
-    __slots__ = ("_cached", "_copies", "_runs", "evicted", "free", "num_blocks", "stored")
+    __slots__ = ("_cached", "_copies", "_runs", "evicted", "free", "num_blocks", "released", "stored")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -52,6 +52,8 @@ class BlockPool:
         """Blocks that can be handed out, cached ones included."""
         self.stored = 0
         """How often blocks were put into the cache."""
+        self.released = 0
+        """How often sequences gave blocks back."""
         self.evicted: list[int] = []
         """Hashes that nobody can reuse any more, oldest first; whoever reads them clears the list."""
         # Cached blocks: how many sequences hold one, or the run in which it lies free.
@@ -152,6 +154,7 @@ class BlockPool:
             keys = [key for key, state in zip(keys, states, strict=True) if state == 1]
         if not keys and not plain:
             return
+        self.released += 1
         run = _Run(plain, list(keys))
         cached.update(dict.fromkeys(keys, run))
         self._runs[run] = None

@@ -72,7 +72,8 @@ class Scheduler:
         self.preemptions = 0
         self._half_done: Sequence | None = None
         # Head of the queue that found no blocks, with the budget and the state of the pool then: as long as nothing is
-        # freed or stored it need not be tried again for a chunk that is not smaller.
+        # given back or stored it need not be tried again for a chunk that is not smaller. How many blocks are free says
+        # nothing: those that it could reuse are among them, until somebody else needs them.
         self._blocked: tuple[Sequence, int, int, int] | None = None
 
     def schedule(self, now_ms: float) -> Batch:
@@ -183,8 +184,8 @@ class Scheduler:
     def _is_blocked(self, sequence: Sequence, budget: int) -> bool:
         if self._blocked is None:
             return False
-        head, least, free, stored = self._blocked
-        return head is sequence and budget >= least and self.pool.free <= free and self.pool.stored == stored
+        head, least, released, stored = self._blocked
+        return head is sequence and budget >= least and self.pool.released == released and self.pool.stored == stored
 
     def _admit(self, batch: Batch, budget: int, now_ms: float) -> None:
         waiting = self.waiting
@@ -195,7 +196,7 @@ class Scheduler:
             remote = sequence.stage is Stage.DECODE and sequence.transfer_tokens is None
             count = self._start(sequence, sequence.prompt_length if remote else budget, batch, remote=remote)
             if not count:
-                self._blocked = (sequence, budget, self.pool.free, self.pool.stored)
+                self._blocked = (sequence, budget, self.pool.released, self.pool.stored)
                 return
             waiting.popleft()
             if remote:
@@ -272,7 +273,8 @@ class Scheduler:
         self.release(victim)
         victim.still_computed = 0
         victim.state = SequenceState.WAITING
-        victim.preempted_ms = now_ms
+        if victim.preempted_ms is None:  # else it had no token since
+            victim.preempted_ms = now_ms
         victim.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(victim)

@@ -88,7 +88,7 @@ class Sequence:
         self.first_token_ms: float | None = None
         """When its first token was there; at the decode stage: when it began to decode."""
         self.preempted_ms: float | None = None
-        """When it was preempted, until its next token."""
+        """When it was preempted, for the first time since its last token; None once it has the next one."""
         # These three hold only while it does not decode.
         self.still_length = prompt_length
         self.still_computed = 0
