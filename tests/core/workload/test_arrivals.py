@@ -78,6 +78,18 @@ def test_ends() -> None:
     assert arrival_times(AtOnce(), _rng(), 3) == [0, 0, 0]
     with pytest.raises(TraceError, match="how many requests, or for how long"):
         arrival_times(Poisson(1), _rng())
+    for duration_s in (float("inf"), float("nan"), -1.0):
+        with pytest.raises(TraceError, match=r"arrivals for .* s can't be"):
+            arrival_times(Poisson(1), _rng(), 5, duration_s)
+
+
+@pytest.mark.parametrize("arrivals", [AtOnce(), Poisson(1e300)])
+def test_more_arrivals_than_fit_into_memory_are_refused(arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.core.workload.generators.arrivals.MOST_ARRIVALS", 1000)
+    assert len(arrival_times(arrivals, _rng(), 1000, 10)) == 1000
+    for most in (None, 1001):
+        with pytest.raises(TraceError, match="more than 1,000 arrivals: say how many"):
+            arrival_times(arrivals, _rng(), most, 10)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +101,8 @@ def test_ends() -> None:
         lambda: Constant(-1),
         lambda: Stage(1, 0),
         lambda: Stage(-1, 1),
+        lambda: Staged((Stage(1, 1),), -0.5),
+        lambda: Staged((Stage(1, 1),), float("nan")),
         lambda: Bursts(1, 0, 1, 1),
         lambda: Bursts(1, 1, 0, 1),
         lambda: Diurnal(1, 2.5),

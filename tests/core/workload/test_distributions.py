@@ -75,6 +75,18 @@ def test_popularity_follows_its_law() -> None:
     assert len(set(Popularity(50, 4.0).draw_different(rng, 49))) == 49
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_a_steep_popularity_can_not_draw_follows_in_order() -> None:
+    assert Popularity(50, 1e4).draw_different(np.random.default_rng(3), 4) == [0, 1, 2, 3]
+
+
+def test_whole_numbers_between_bounds_are_equally_likely() -> None:
+    rng = np.random.default_rng(3)
+    counts = np.bincount([whole(Uniform(1, 4), rng) for _ in range(8000)], minlength=5)
+    assert counts[1:] == pytest.approx([2000] * 4, rel=0.1)
+    assert {whole(Uniform(0.1, 0.2), rng), whole(Uniform(2.6, 2.7), rng)} == {1, 3}
+
+
 def test_passes_visit_all_before_any_again() -> None:
     for shuffle_each in (False, True):
         rounds = passes(6, np.random.default_rng(3), shuffle_each=shuffle_each)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.core.model.errors import TraceError
 from pointsman.core.workload.prompt_tree import PromptTree
 
 _pieces = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=5)
@@ -45,3 +47,8 @@ def test_an_answer_continues_the_blocks_of_its_prompt() -> None:
     follow_up = answer.then("question 2", 3)
     assert follow_up.prompt_ids()[:4] == request.block_ids[:2] + request.answer_block_ids
     assert prompt.request(5.0, 6).answer_block_ids == ()
+
+
+def test_a_prompt_that_would_fill_the_memory_is_not_made() -> None:
+    with pytest.raises(TraceError, match="a prompt of 300,000,000,000 tokens is not made"):
+        PromptTree(16).root.then("system", 300_000_000_000)

@@ -83,6 +83,29 @@ def test_copies_can_keep_what_sessions_share() -> None:
         clone(Trace("n", (TraceRequest(0, 1, 1),)), 2, _rng(), keep_shared=True)
 
 
+def test_copies_of_a_session_and_its_sub_agents_keep_only_what_other_sessions_have() -> None:
+    requests = []
+    for number in (0, 1):
+        own = 10 * (number + 1)
+        requests += [
+            TraceRequest(0, 3, 1, (1, own, own + 1), session=f"s{number}"),
+            TraceRequest(0, 3, 1, (1, own, own + 2), session=f"s{number}/sub", after=2 * number),
+        ]
+    copied = clone(Trace("n", tuple(requests), 1), 2, _rng(), keep_shared=True, spread_s=0)
+    firsts, seconds = ({r.block_ids[place] for r in copied.requests} for place in (0, 1))
+    assert (len(firsts), len(seconds)) == (1, 4)
+
+
+def test_copies_of_few_sessions_make_the_trace_little_longer() -> None:
+    trace = Trace("n", tuple(TraceRequest(10_000.0 * number, 1, 1) for number in range(4)))
+    assert clone(trace, 5, _rng()).duration_ms <= 1.1 * trace.duration_ms
+    for spread_s in (float("inf"), float("nan"), -1):
+        with pytest.raises(TraceError, match="copies that start up to"):
+            clone(trace, 2, _rng(), spread_s=spread_s)
+    with pytest.raises(TraceError, match="request 1: it arrives at inf ms"):
+        faster(trace, 1e-320)
+
+
 def test_copies_start_later_as_whole_sessions() -> None:
     trace = chat(Chat(Constant(1), sessions=20), _rng())
     copied = clone(trace, 2, _rng(), spread_s=5)

@@ -80,6 +80,11 @@ def test_what_is_no_distribution(text: str) -> None:
         parse_distribution(text)
 
 
+def test_a_value_with_two_weights_is_refused() -> None:
+    with pytest.raises(TraceError, match="the value 10 is given twice"):
+        parse_distribution("histogram:10=1,20=2,10.0=5")
+
+
 @pytest.mark.parametrize("text", ["poisson:0", "gamma:1,-1", "diurnal:1,3"])
 def test_numbers_that_cannot_be_are_refused_by_name(text: str) -> None:
     with pytest.raises(TraceError, match=r"arrivals (at a rate|with)|a peak"):

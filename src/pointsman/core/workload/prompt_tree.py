@@ -8,9 +8,12 @@ from itertools import count
 from pointsman.core.model.errors import TraceError
 from pointsman.core.workload.trace import TraceRequest
 
+MOST_PROMPT_TOKENS = 100_000_000
+"""Of one prompt. Longer ones are mistakes, and their ids would fill the memory."""
+
 
 class PromptNode:
-    """A beginning of prompts: pieces of text one after the other."""
+    """A beginning of prompts: pieces of text one after the other. Raises TraceError where it gets absurdly long."""
 
     __slots__ = ("_children", "_tree", "block_ids", "partial_id", "tokens")
 
@@ -28,6 +31,8 @@ class PromptNode:
         child = self._children.get((piece, tokens))
         if child is None:
             total = self.tokens + tokens
+            if total > MOST_PROMPT_TOKENS:
+                raise TraceError(f"a prompt of {total:,} tokens is not made; at most {MOST_PROMPT_TOKENS:,} are")
             fresh = total // self._tree.block_tokens - len(self.block_ids)
             child = PromptNode(self._tree, total, self.block_ids + self._tree.fresh_ids(fresh))
             self._children[piece, tokens] = child

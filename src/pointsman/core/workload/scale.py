@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +51,8 @@ def clone(
 
     With `keep_shared`, blocks that several sessions of the trace have in common (system prompts) are common to all
     copies too; a trace without sessions can't tell which those are. A copied session starts up to `spread_s` later
-    than the one it copies, by default ten times the mean distance of sessions.
+    than the one it copies, by default ten times the mean distance of sessions but at most a tenth of the trace, so that
+    its end is not much emptier than the rest.
     """
     if times < 1:
         raise TraceError(f"{times} times a trace can't be; at least once is expected")
@@ -58,8 +60,10 @@ def clone(
     if keep_shared and not any(request.session is not None for request in trace.requests):
         raise TraceError(f"{trace.name} has no sessions, so nobody knows which blocks several of them share")
     if spread_s is None:
-        spread_s = 10 * trace.duration_ms / 1000.0 / max(1, len(sessions))
-    private = _private(trace) if keep_shared else None
+        spread_s = trace.duration_ms / 1000.0 * min(10 / max(1, len(sessions)), 0.1)
+    if not 0 <= spread_s < math.inf:
+        raise TraceError(f"copies that start up to {spread_s:g} s later can't be")
+    private = _private(trace, sessions) if keep_shared else None
     stride = 1 + max((max(_all_ids(request), default=0) for request in trace.requests), default=0)
     requests = list(trace.requests)
     for copy in range(1, times):
@@ -120,14 +124,15 @@ def _session_positions(trace: Trace) -> dict[object, list[int]]:
     return groups
 
 
-def _private(trace: Trace) -> frozenset[int]:
-    """Blocks that one session only has."""
-    owners: dict[int, str | None] = {}
+def _private(trace: Trace, sessions: Mapping[object, list[int]]) -> frozenset[int]:
+    """Blocks that one session only has, together with those that belong to it."""
+    owners: dict[int, int] = {}
     shared: set[int] = set()
-    for request in trace.requests:
-        for block in _all_ids(request):
-            if owners.setdefault(block, request.session) != request.session:
-                shared.add(block)
+    for owner, positions in enumerate(sessions.values()):
+        for position in positions:
+            for block in _all_ids(trace.requests[position]):
+                if owners.setdefault(block, owner) != owner:
+                    shared.add(block)
     return frozenset(owners.keys() - shared)
 
 

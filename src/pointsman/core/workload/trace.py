@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pointsman.core.model.errors import TraceError
+
+MOST_TOKENS = 2**31 - 1
+"""Lengths above are no lengths but mistakes, for example of the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,16 @@ class Trace:
 
 
 def _fault(request: TraceRequest, position: int, before_ms: float, block_tokens: int) -> str | None:
-    if not request.at_ms >= before_ms:
+    if not math.isfinite(request.at_ms):
+        return f"it arrives at {request.at_ms} ms"
+    if request.at_ms < before_ms:
         return f"it arrives at {request.at_ms} ms, before the one before it ({before_ms} ms)"
-    if request.prompt_tokens < 1 or request.output_tokens < 1:
-        return f"prompt and output need at least one token, not {request.prompt_tokens} and {request.output_tokens}"
+    for name, tokens in (("prompt", request.prompt_tokens), ("output", request.output_tokens)):
+        if not 1 <= tokens <= MOST_TOKENS:
+            return f"its {name} has {tokens} tokens; at least 1 and at most {MOST_TOKENS} are expected"
     if request.after is not None and not 0 <= request.after < position:
         return f"it waits for request {request.after}, which does not come before it"
-    if not request.gap_ms >= 0:
+    if not 0 <= request.gap_ms < math.inf:
         return f"gap_ms is {request.gap_ms}"
     blocks = len(request.block_ids)
     if blocks and (block_tokens < 1 or blocks > -(-request.prompt_tokens // block_tokens)):

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from pointsman.core.model.errors import TraceError
-from pointsman.core.workload.trace import Trace, TraceRequest
+from pointsman.core.workload.trace import MOST_TOKENS, Trace, TraceRequest
 from pointsman.edge.traces.block_runs import Run, common_prefix, from_runs, to_runs
 from pointsman.edge.traces.lines import decode, write_lines
-from pointsman.edge.traces.loaded import MOST_TOKENS, LoadedTrace, TraceBuilder
+from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
 from pointsman.edge.traces.observed import Observed
 from pointsman.edge.traces.problems import RowError
 from pointsman.edge.traces.source import Format, Source

@@ -7,12 +7,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from pointsman.core.model.errors import TraceError
-from pointsman.core.workload.trace import Trace, TraceRequest
+from pointsman.core.workload.trace import MOST_TOKENS, Trace, TraceRequest
 from pointsman.edge.traces.observed import Observed
 from pointsman.edge.traces.problems import Problems
-
-MOST_TOKENS = 2**31 - 1
-"""Lengths above are no lengths but mistakes, for example of the unit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from pointsman.core.model.errors import TraceError
 
 _MS = 1000.0
 _DRAWN_AT_ONCE = 256
+MOST_ARRIVALS = 10_000_000
+"""More do not fit into the memory that computers usually have."""
 
 
 class Arrivals(Protocol):
@@ -27,14 +29,24 @@ class Arrivals(Protocol):
 def arrival_times(
     arrivals: Arrivals, rng: np.random.Generator, most: int | None = None, duration_s: float | None = None
 ) -> list[float]:
-    """The points up to `most` of them and before `duration_s`; a process without an end needs one of the two."""
+    """The points up to `most` of them and before `duration_s`; a process without an end needs one of the two.
+
+    Raises TraceError without an end, for a duration that is none, and for more than MOST_ARRIVALS.
+    """
     if most is None and duration_s is None and not isinstance(arrivals, Staged):
         raise TraceError("arrivals go on for ever: say how many requests, or for how long")
+    if duration_s is not None and not 0 <= duration_s < math.inf:
+        raise TraceError(f"arrivals for {duration_s:g} s can't be")
     times = arrivals.times_ms(rng)
     if duration_s is not None:
         end_ms = duration_s * _MS
         times = takewhile(lambda at_ms: at_ms < end_ms, times)
-    return list(islice(times, most))
+    found = list(islice(times, MOST_ARRIVALS + 1 if most is None else min(most, MOST_ARRIVALS + 1)))
+    if len(found) > MOST_ARRIVALS:
+        raise TraceError(
+            f"more than {MOST_ARRIVALS:,} arrivals: say how many, or ask for a lower rate or a shorter time"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,10 @@ class Staged:
 
     stages: tuple[Stage, ...]
     pause_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.pause_s < math.inf:
+            raise TraceError(f"a pause of {self.pause_s:g} s between stages")
 
     @property
     def starts_ms(self) -> tuple[float, ...]:

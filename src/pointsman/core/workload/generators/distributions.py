@@ -22,6 +22,10 @@ class Distribution(Protocol):
 
 def whole(distribution: Distribution, rng: np.random.Generator) -> int:
     """One whole number of at least 1, for example of tokens."""
+    if isinstance(distribution, Uniform):
+        # Rounding would give the two bounds half of what the numbers between them get.
+        low, high = (max(1, round(bound)) for bound in (distribution.low, distribution.high))
+        return int(rng.integers(low, high, endpoint=True))
     return max(1, round(distribution.draw(rng)))
 
 
@@ -41,7 +45,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Between two bounds, both included once rounded."""
+    """Between two bounds, all equally likely; of whole numbers, both bounds too."""
 
     low: float
     high: float

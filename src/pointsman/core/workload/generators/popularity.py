@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -15,7 +16,8 @@ class Popularity:
     def __init__(self, count: int, exponent: float = 0.0) -> None:
         if count < 1 or not exponent >= 0:
             raise TraceError(f"one of {count} things with a Zipf exponent of {exponent} can't be drawn")
-        weights = 1.0 / np.arange(1, count + 1, dtype=np.float64) ** exponent
+        with np.errstate(over="ignore"):  # what nobody ever draws has weight 0
+            weights = 1.0 / np.arange(1, count + 1, dtype=np.float64) ** exponent
         self._cumulated = np.cumsum(weights)
 
     def draw(self, rng: np.random.Generator) -> int:
@@ -34,6 +36,10 @@ class Popularity:
                 return list(found)
         weights = np.diff(self._cumulated, prepend=0.0)
         weights[list(found)] = 0.0
+        if np.count_nonzero(weights) < number - len(found):
+            # So steep that the weights of the rest are too small for a float: the next most popular ones.
+            rest_in_order = (place for place in range(len(weights)) if place not in found)
+            return [*found, *islice(rest_in_order, number - len(found))]
         rest = rng.choice(len(weights), number - len(found), replace=False, p=weights / weights.sum())
         return [*found, *rest.tolist()]
 

@@ -56,8 +56,7 @@ def parse_distribution(text: str) -> Distribution:
         kind, rest = "fixed", kind
     try:
         if kind == "histogram":
-            pairs = (pair.split("=") for pair in rest.split(","))
-            return Histogram({float(value): float(weight) for value, weight in pairs})
+            return _histogram(rest)
         make, counts = _NUMERIC_DISTRIBUTIONS[kind]
         return make(*_numbers(rest, counts))
     except (KeyError, ValueError):
@@ -76,6 +75,16 @@ def parse_arrivals(text: str) -> Arrivals:
         return make(*_numbers(rest, counts))
     except (KeyError, ValueError):
         raise TraceError(f"{text!r} are no arrivals; expected {ARRIVALS}") from None
+
+
+def _histogram(text: str) -> Histogram:
+    weights: dict[float, float] = {}
+    for pair in text.split(","):
+        value, weight = map(float, pair.split("="))
+        if value in weights:
+            raise TraceError(f"histogram:{text}: the value {value:g} is given twice")
+        weights[value] = weight
+    return Histogram(weights)
 
 
 def _staged(text: str) -> Staged:
