@@ -165,7 +165,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_a_long_trace_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.app.advice.excerpt.busiest.__defaults__", (30.0,))
+    monkeypatch.setattr("pointsman.app.advice.excerpt.busiest.__defaults__", (30.0, None))
     trace = traffic(60, 200)
     cut = advice(consult(question(trace, "1")))
     assert cut.simulated_requests < 30 < cut.requests

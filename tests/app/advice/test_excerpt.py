@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pointsman.app.advice.excerpt import busiest
+from pointsman.app.advice.excerpt import busiest, coarse_block_tokens
 from pointsman.core.workload.trace import Trace, TraceRequest
 
 
@@ -47,6 +47,17 @@ def test_prompts_of_many_blocks_cost_more() -> None:
     requests = tuple(TraceRequest(float(n), 16 * 300, 1, tuple(range(300))) for n in range(100))
     excerpt = busiest(Trace("long", requests, 16), np.ones(100), most_cost=150)
     assert len(excerpt.trace) == 50
+
+    assert len(busiest(Trace("long", requests, 16), np.ones(100), 150, block_tokens=128).trace) == 100
+
+
+@pytest.mark.parametrize(
+    ("block_tokens", "prompt_tokens", "expected"),
+    [(16, 800, None), (16, 1_000, 32), (16, 50_000, 128), (512, 50_000, None), (0, 50_000, None), (48, 9_000, 96)],
+)
+def test_long_prompts_get_larger_blocks(block_tokens: int, prompt_tokens: int, expected: int | None) -> None:
+    ids = (1,) if block_tokens else ()
+    assert coarse_block_tokens(Trace("made", (TraceRequest(0.0, prompt_tokens, 1, ids),), block_tokens)) == expected
 
 
 def test_who_waited_for_a_request_before_the_stretch_comes_at_its_own_time() -> None:

@@ -32,6 +32,9 @@ def assumed(findings: Findings) -> list[str]:
             f"Simulated was its busiest stretch: {len(excerpt.trace):,} requests from number {excerpt.first:,} on, "
             f"{minutes:.3g} minutes with ×{excerpt.load:.3g} the mean load. --thorough takes all."
         )
+    blocks, own = question.setup.block_tokens, question.trace.block_tokens
+    if blocks is not None and own and blocks != own:
+        said.append(f"KV blocks of {blocks} tokens; the trace's have {own}.")
     said.append(
         f"{question.seeds} runs of each case: conversations come a little earlier or later, step times vary by "
         f"{figures.percent(NOISE)}. A difference is called one where chance makes it in less than "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from pointsman.app.advice.choice import beats, compared, simplest
-from pointsman.app.advice.excerpt import busiest
+from pointsman.app.advice.excerpt import Excerpt, busiest, coarse_block_tokens
 from pointsman.app.advice.findings import AWARE, PLAIN, SPLIT, Findings
 from pointsman.app.advice.fleets import Fleet, of_size
 from pointsman.app.advice.idle import works_ms
@@ -25,9 +26,7 @@ _MOST_SIZES = 256
 
 def consult(question: Question, jobs: int = 1, on_progress: Callable[[Progress], None] | None = None) -> Findings:
     """Find out, in `jobs` processes. Ctrl-C ends it; what is known by then is in the findings."""
-    profiles = question.profiles
-    work = works_ms(question.trace, profiles.prefill, profiles.decode)
-    excerpt = busiest(question.trace, work, math.inf) if question.thorough else busiest(question.trace, work)
+    question, excerpt = _shortened(question)
     together = question.fleets.together[0]
     findings = Findings(question, excerpt, together, traffic(question, excerpt, together))
     with Laboratory(question, excerpt.trace, jobs, on_progress) as laboratory:
@@ -40,6 +39,17 @@ def consult(question: Question, jobs: int = 1, on_progress: Callable[[Progress],
             findings.interrupted = True
             _judge_policies(laboratory, findings)
     return findings
+
+
+def _shortened(question: Question) -> tuple[Question, Excerpt]:
+    """What is simulated of the trace, and with which blocks."""
+    trace, profiles = question.trace, question.profiles
+    if question.thorough:
+        return question, Excerpt(trace, 0, len(trace), 1.0)
+    if question.setup.block_tokens is None:
+        question = replace(question, setup=replace(question.setup, block_tokens=coarse_block_tokens(trace)))
+    work = works_ms(trace, profiles.prefill, profiles.decode)
+    return question, busiest(trace, work, block_tokens=question.setup.block_tokens)
 
 
 def _tried(findings: Findings) -> tuple[str, ...]:

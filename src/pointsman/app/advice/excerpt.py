@@ -14,6 +14,8 @@ MOST_COST = 3_000.0
 """About so many requests with short prompts."""
 _BLOCKS_A_REQUEST = 150
 """So many blocks of a prompt take as long to simulate as a request does without."""
+_MOST_BLOCKS = 50
+_LARGEST_BLOCK_TOKENS = 128
 _TRIES = 200
 
 
@@ -35,13 +37,30 @@ class Excerpt:
         return len(self.trace) == self.of
 
 
-def busiest(trace: Trace, work: NDArray[np.float64], most_cost: float = MOST_COST) -> Excerpt:
+def coarse_block_tokens(trace: Trace) -> int | None:
+    """A block size with which long prompts are simulated sooner, so that more of them can be; None: the trace's own.
+
+    What prompts share beyond the last whole block is lost, so blocks stay far smaller than prompts.
+    """
+    mean_tokens = sum(request.prompt_tokens for request in trace.requests) / max(len(trace), 1)
+    found = trace.block_tokens
+    while 0 < 2 * found <= _LARGEST_BLOCK_TOKENS and mean_tokens > _MOST_BLOCKS * found:
+        found *= 2
+    return None if found == trace.block_tokens else found
+
+
+def busiest(
+    trace: Trace, work: NDArray[np.float64], most_cost: float = MOST_COST, block_tokens: int | None = None
+) -> Excerpt:
     """The longest stretch that can be simulated for `most_cost`, where `work` comes fastest.
+
+    `block_tokens`: of the simulation; None: the trace's.
 
     A request whose predecessor lies before the stretch comes at its own time, so the load is that of the trace from the
     first request on; caches are cold.
     """
-    costs = np.array([1 + len(request.block_ids) / _BLOCKS_A_REQUEST for request in trace.requests])
+    size = trace.block_tokens / (block_tokens or trace.block_tokens or 1)
+    costs = np.array([1 + size * len(request.block_ids) / _BLOCKS_A_REQUEST for request in trace.requests])
     if costs.sum() <= most_cost:
         return Excerpt(trace, 0, len(trace), 1.0)
     count = max(1, int(most_cost / costs.mean()))
