@@ -90,6 +90,18 @@ def test_chat_is_as_asked() -> None:
     assert len({turns[0].block_ids[0] for turns in _sessions(alone).values()}) == 8
 
 
+def test_agents_are_like_the_recorded_ones() -> None:
+    runs = _sessions(agents(Agents(Poisson(0.1), sessions=100, block_tokens=1024), _rng()))
+    steps = [step for run in runs.values() for step in run]
+    medians = [
+        np.median([step.prompt_tokens for step in steps]),
+        np.median([step.output_tokens for step in steps]),
+        np.median([len(run) for run in runs.values()]),
+        np.median([step.gap_ms for step in steps if step.after is not None]),
+    ]
+    assert medians == pytest.approx([99_158, 219, 30, 10_000], rel=0.25)
+
+
 def test_agents_sum_up_long_contexts_and_keep_the_shared_prompt() -> None:
     settings = Agents(
         AtOnce(),
