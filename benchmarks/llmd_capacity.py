@@ -152,8 +152,7 @@ def same_knees(results: Results) -> bool:
 
 def markdown(results: Results) -> str:
     """The tables of the page."""
-    parts = [_published_table(results)]
-    parts += [_all_table(results)]
+    parts = [_published_table(results), _verdict(results), _all_table(results)]
     if any(one["run"]["output_tokens"] != 500 for one in results["runs"]):
         parts.append(_sensitivity_table(results))
     return "\n\n".join(parts)
@@ -189,6 +188,17 @@ def _published_table(results: Results) -> str:
     return report.table(header, lines)
 
 
+def _verdict(results: Results) -> str:
+    found = summary(results)
+    largest = max(found["deviations"].values(), key=abs)
+    order = "in the published order" if found["in_order"] else "**not in the published order**"
+    knees = "the same" if found["same_knees"] else "**not all the same**"
+    return (
+        f"Largest deviation of tok/s: {largest:+.1%}. Policies whose published tok/s are 5 % apart or more are "
+        f"{order}; knees are {knees}."
+    )
+
+
 def _rate(rate: float | None) -> str:
     return "none" if rate is None else f"{rate:g}/s"
 
@@ -201,7 +211,7 @@ def _spread(values: Sequence[float], digits: int) -> str:
 def _all_table(results: Results) -> str:
     header = ["policy"]
     for popularity in POPULARITIES:
-        header += [f"{popularity} tok/s", "÷ best", "TTFT p90 s", "TPOT ms at 60/s", "hit"]
+        header += [f"{popularity} tok/s (seeds)", "÷ best", "TTFT p90 s", "TPOT ms at 60/s", "hit"]
     by_policy = {
         (policy, popularity): _of(results, policy=policy, popularity=popularity)
         for policy in POLICIES
@@ -227,7 +237,7 @@ def _all_table(results: Results) -> str:
                 line += ["–"] * 5
                 continue
             line += [
-                _spread([one["tok_s_of_all"] for one in runs], 0),
+                f"{_spread([one['tok_s_of_all'] for one in runs], 0)} ({len(runs)})",
                 report.number(_mean(runs, "tok_s_of_all") / best[popularity], 3),
                 report.number(_mean(runs, "ttft_p90_of_all_s"), 2),
                 report.number(statistics.fmean(one["stages"][-1]["tpot_mean_ms"] for one in runs), 0),
