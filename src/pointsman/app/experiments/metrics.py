@@ -24,7 +24,7 @@ def metrics_of(outcome: Outcome, slo: Slo | None = None) -> Metrics:
     """
     seconds = max(outcome.ended_ms - outcome.started_ms, 1e-9) / 1_000
     done = outcome.done
-    output_tokens = float(outcome.output_tokens.sum())
+    output_tokens = float(outcome.output_tokens[done].sum())
     prompt_tokens = float(outcome.prompt_tokens[done].sum())
     good = None if slo is None else float(np.count_nonzero(slo.met(outcome)))
     requests = max(len(outcome), 1)

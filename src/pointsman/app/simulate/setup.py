@@ -102,7 +102,7 @@ class Setup:
     retries: int = 0
     """How often a request is tried again that lost its worker before its first token. The live front end never does."""
     step_noise: float = 0.0
-    """Spread of step times: standard deviation of their logarithm, drawn once for each run of steps."""
+    """Spread of step times: standard deviation of their logarithm, drawn for each step. Their mean stays what it is."""
     recorded_times: bool = False
     """Requests that wait for an answer in the trace come when they did, whenever that answer comes."""
     route_key: RouteKey | None = RouteKey.SESSION

@@ -57,7 +57,7 @@ class Simulation:
         self._heap = EventHeap(self._start_ms, random.Random(f"ties {seed}") if shuffle_ties else None)
         self._prompts = Prompts(trace, setup)
         self.block_tokens = self._prompts.block_tokens
-        self._workers = _workers(trace, setup, self.block_tokens)
+        self._workers = _workers(trace, setup, self.block_tokens, seed)
         chance = seed if policy_seed is None else policy_seed
         timing, priors = _times(self._workers, learn=setup.learn_times)
         self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision, priors)
@@ -65,8 +65,7 @@ class Simulation:
         self._telemetry = Telemetry(self._heap, self.ledger, setup, self._prompts.spec)
         self._records = Records(trace)
         self._itl = IntervalCounter()
-        noise = random.Random(f"noise {seed}") if setup.step_noise else None
-        self._stepping = Stepping(self._heap, self._itl, noise, self._run_ended, self._reserved)
+        self._stepping = Stepping(self._heap, self._itl, self._run_ended, self._reserved)
         self._placing = Placing(self._front_end, self._telemetry, self._workers)
         self._splits = _split_models(self._workers)
         self._handover = Handover(
@@ -142,8 +141,11 @@ class Simulation:
         if not worker.alive:
             return
         now_ms = self._heap.now_ms
-        for flight in worker.die(now_ms):
+        for flight in worker.die(now_ms, self._itl):
             self._handover.lost(flight)
+            if flight.sequence is not None and flight.first_token_ms is not None:
+                # What came before it broke off; at least the token that came from a worker for prefill.
+                self._records.output_tokens[flight.position] = max(1, flight.sequence.generated)
             flight.sequence = None
             if flight.first_token_ms is not None or not flight.retries:
                 # An accepted request is never sent twice: it may have been the one that killed the engine.
@@ -249,12 +251,12 @@ def _nobody(ended: int, total: int) -> None:
     """Nobody asked for progress."""
 
 
-def _workers(trace: Trace, setup: Setup, block_tokens: int) -> list[ModelledWorker]:
+def _workers(trace: Trace, setup: Setup, block_tokens: int, seed: int) -> list[ModelledWorker]:
     models = models_of(trace)
     made: list[ModelledWorker] = []
     for group in setup.groups:
         for _ in range(group.count):
-            made.append(ModelledWorker(len(made), group, models, block_tokens, setup))
+            made.append(ModelledWorker(len(made), group, models, block_tokens, setup, seed))
     return made
 
 

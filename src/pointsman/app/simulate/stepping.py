@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 
 from pointsman.app.simulate.events import EventHeap, Rank
@@ -19,19 +18,17 @@ OnReserved = Callable[[ModelledWorker, list[Sequence]], None]
 
 
 class Stepping:
-    """Ends of runs in the heap of events. `noise`: the chance of their lengths; None: they take what is predicted."""
+    """Ends of runs in the heap of events."""
 
     def __init__(
         self,
         heap: EventHeap,
         itl: IntervalCounter,
-        noise: random.Random | None,
         on_result: OnResult,
         on_reserved: OnReserved,
     ) -> None:
         self._heap = heap
         self._itl = itl
-        self._noise = noise
         self._on_result = on_result
         self._on_reserved = on_reserved
         self._settling: ModelledWorker | None = None
@@ -46,7 +43,7 @@ class Stepping:
         """Something happened to its engine: it computes, if there is anything and it does not do so already."""
         if not worker.alive or worker.end_ms < math.inf or worker is self._settling:
             return
-        if worker.begin(self._heap.now_ms, self._noise):
+        if worker.begin(self._heap.now_ms):
             self._heap.push(worker.end_ms, Rank.STEP, self._ended, (worker, worker.run))
         reserved = worker.engine.take_reserved()
         if reserved:

@@ -6,6 +6,7 @@ import heapq
 import math
 import random
 from collections import deque
+from collections.abc import Mapping
 
 from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.intervals import IntervalCounter
@@ -15,20 +16,23 @@ from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.request import LengthRequest
-from pointsman.core.engine_model.step import StepResult
+from pointsman.core.engine_model.sequence import Sequence
+from pointsman.core.engine_model.step import Step, StepResult
+from pointsman.core.model.stage import Stage
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 
 PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew; the live relay's figure."""
 MOST_STEPS = 256
-"""Longest run of steps: its steps are counted as equally long."""
+"""Longest run of steps."""
+_NOBODY: Mapping[Sequence, float] = {}
 
 
 class ModelledWorker:
-    """`number` counts through the groups. All methods are told what time it is."""
+    """`number` counts through the groups. All methods are told what time it is. `seed`: of the noise of its steps."""
 
     def __init__(
-        self, number: int, group: WorkerGroup, models: tuple[str, ...], block_tokens: int, setup: Setup
+        self, number: int, group: WorkerGroup, models: tuple[str, ...], block_tokens: int, setup: Setup, seed: int = 0
     ) -> None:
         profile = group.profile
         self.number = number
@@ -60,7 +64,10 @@ class ModelledWorker:
             queue_depth_threshold=setup.queue_limit,
             profile=profile.name,
         )
-        self._noise = setup.step_noise
+        self._spread = setup.step_noise
+        self._chance = random.Random(f"noise {seed} {number}")
+        self._noise: list[float] = []
+        """Of its next steps: each one's own, however long the runs are, or else short ones would be done more often."""
         self.alive = False
         self.incarnation = 0
         self.run = 0
@@ -79,6 +86,7 @@ class ModelledWorker:
         """KV events on their way to the ledger, with the time when they are heard there."""
         self._engine = EngineModel(self._config)
         self._begin_ms = 0.0
+        self._step: Step | None = None
         self._reports: list[tuple[int, int, Flight]] = []
         """Heap of steps since the start, when a flight's next report is due."""
         self._pushed = 0
@@ -112,9 +120,10 @@ class ModelledWorker:
         self.alive = True
         self.incarnation += 1
 
-    def die(self, now_ms: float) -> list[Flight]:
-        """It is gone with all that it held; returns what was there."""
+    def die(self, now_ms: float, itl: IntervalCounter) -> list[Flight]:
+        """It is gone with all that it held; returns what was there, with the tokens that it got."""
         lost = [*self.flights.values(), *self.held.values()]
+        self._break_off(now_ms, itl)
         self.close(now_ms)
         self.alive = False
         self._engine = EngineModel(self._config)
@@ -124,6 +133,25 @@ class ModelledWorker:
         self._reports.clear()
         self._arriving.clear()
         return lost
+
+    def _break_off(self, now_ms: float, itl: IntervalCounter) -> None:
+        """Count what it did in the run that it is in."""
+        step = self._step
+        if step is not None:
+            self._engine.look(now_ms)
+            begun = step.begun_by(now_ms)
+            self._count_intervals(step, begun - 1, step.decodes, itl)
+            del self._noise[:begun]
+        for flight in self.flights.values():
+            began_here = flight.stage is not Stage.DECODE
+            if flight.sequence is None or flight.first_token_ms is None:
+                continue
+            if began_here:
+                self._prompt_tokens += flight.asked.prompt_tokens
+                self._cached_tokens += flight.sequence.cached_tokens or 0
+                self._output_tokens += flight.sequence.generated
+            else:
+                self._output_tokens += max(0, flight.sequence.generated - 1)
 
     def close(self, now_ms: float) -> None:
         """Settle the totals."""
@@ -153,12 +181,12 @@ class ModelledWorker:
         self._requests += 1
         self.unread = True
 
-    def begin(self, now_ms: float, rng: random.Random | None) -> bool:
+    def begin(self, now_ms: float) -> bool:
         """Begin the next run of steps; False when there is nothing to compute."""
-        slow = self.group.slow
-        if rng is not None:
-            slow *= math.exp(rng.gauss(0.0, self._noise) - self._noise * self._noise / 2)
-        step = self._engine.begin_step(now_ms, MOST_STEPS, slow)
+        if self._spread and len(self._noise) < MOST_STEPS:
+            draw, spread, mean = self._chance.gauss, self._spread, -self._spread * self._spread / 2
+            self._noise += [math.exp(draw(mean, spread)) for _ in range(MOST_STEPS)]
+        step = self._step = self._engine.begin_step(now_ms, MOST_STEPS, self.group.slow, self._noise)
         if step is None:
             return False
         self._begin_ms = now_ms
@@ -178,34 +206,45 @@ class ModelledWorker:
 
     def finish(self, itl: IntervalCounter) -> StepResult:
         """The run ended, at `end_ms`."""
-        duration_ms = self.end_ms - self._begin_ms
+        step = self._step
+        assert step is not None
         result = self._engine.finish_step(self.end_ms)
         self.unread = True
-        self._busy_ms += duration_ms
+        self._busy_ms += self.end_ms - self._begin_ms
+        self._count_intervals(step, result.steps, result.decodes, itl, dict(result.resumed))
+        del self._noise[: result.steps]
         self._void()
-        if result.decodes:
-            itl.add(duration_ms / result.steps, result.decodes * result.steps)
-        for _, stood_still_ms in result.resumed:
-            itl.add(stood_still_ms, 1)
-        if self._arriving and result.decodes:
-            self._count_arrived(duration_ms / result.steps, itl)
         return result
 
-    def _count_arrived(self, step_ms: float, itl: IntervalCounter) -> None:
-        """Flights that decode here since this run waited since their first token, not since the step before."""
+    def _count_intervals(
+        self, step: Step, steps: int, decodes: int, itl: IntervalCounter, resumed: Mapping[Sequence, float] = _NOBODY
+    ) -> None:
+        """Of the first `steps` of a run: `decodes` got a token in each, those that `resumed` after a pause one."""
+        if decodes:
+            for length_ms, count in step.lengths(steps):
+                itl.add(length_ms, decodes * count)
+        for paused_ms in resumed.values():
+            itl.add(paused_ms, 1)
+        if self._arriving and steps:
+            self._count_arrived(next(step.lengths(steps))[0], itl, resumed)
+
+    def _count_arrived(self, step_ms: float, itl: IntervalCounter, resumed: Mapping[Sequence, float]) -> None:
+        """Flights that have their first token of here waited since the one before it, which came from elsewhere."""
         left: list[Flight] = []
         for flight in self._arriving:
-            if flight.sequence is None:
+            sequence = flight.sequence
+            if sequence is None or flight.first_token_ms is None:
                 continue
-            if flight.sequence.first_token_ms is None or flight.first_token_ms is None:
-                left.append(flight)  # no place for it yet
+            if sequence.generated < 2:
+                left.append(flight)  # it had no place yet, or was preempted at once
                 continue
-            itl.add(step_ms, -1)
+            itl.add(resumed.get(sequence, step_ms), -1)
             itl.add(self._begin_ms + step_ms - flight.first_token_ms, 1)
         self._arriving = left
 
     def _void(self) -> None:
         self.run += 1
+        self._step = None
         self.end_ms = math.inf
         self.in_run = False
 

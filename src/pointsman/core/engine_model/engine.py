@@ -6,6 +6,7 @@ It has no clock: whoever drives it says what time it is and waits (or does not w
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence as Factors
 
 from pointsman.core.engine_model.block_hash import prompt_hashes, root_seed
 from pointsman.core.engine_model.config import EngineConfig
@@ -186,11 +187,14 @@ class EngineModel:
         self._scheduler.events = []
         return events
 
-    def begin_step(self, now_ms: float, most_steps: int = 1, slow: float = 1.0) -> Step | None:
+    def begin_step(
+        self, now_ms: float, most_steps: int = 1, slow: float = 1.0, noise: Factors[float] = ()
+    ) -> Step | None:
         """Choose what to compute next; None when nothing can be computed now.
 
         A step that only decodes becomes a run of up to `most_steps` alike: it ends with the step in which a sequence
         finishes, and before one that admits or preempts somebody. `slow`: computing takes that many times as long.
+        `noise`: each of the next steps takes so many times as long, besides; `most_steps` factors, or none.
         """
         if self._step is not None:
             raise RuntimeError("a step has begun already: finish it first")
@@ -200,7 +204,7 @@ class EngineModel:
             return None
         steps = 1 if batch.chunks or most_steps == 1 else scheduler.steps_ahead(most_steps)
         self._first_tick = scheduler.decoders.ticks
-        self._step = Step(batch, steps, self.config.step, now_ms, slow)
+        self._step = Step(batch, steps, self.config.step, now_ms, slow, noise)
         return self._step
 
     def look(self, now_ms: float) -> None:

@@ -1,13 +1,17 @@
 """Steps that have begun, and what they brought.
 
 Steps that only decode are done in one go, a *run*: with C sequences each one reads C tokens more than the one before,
-so k steps take `k * first + growth * k(k-1)/2` ms.
+so k steps take `k * first + growth * k(k-1)/2` ms, where noise does not make each take its own time.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from collections.abc import Sequence as Factors
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.sequence import Sequence
@@ -47,9 +51,18 @@ class Batch:
 class Step:
     """A step, or a run of them, that has begun."""
 
-    __slots__ = ("_base_ms", "_began_ms", "_growth_ms", "batch", "steps")
+    __slots__ = ("_base_ms", "_began_ms", "_ends_ms", "_growth_ms", "batch", "steps")
 
-    def __init__(self, batch: Batch, steps: int, coefficients: StepCoefficients, began_ms: float, slow: float) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        steps: int,
+        coefficients: StepCoefficients,
+        began_ms: float,
+        slow: float,
+        noise: Factors[float] = (),
+    ) -> None:
+        """`slow`: computing takes that many times as long; `noise`: each step, besides; empty: no noise."""
         self.batch = batch
         """What the first of them computes."""
         self.steps = steps
@@ -57,6 +70,13 @@ class Step:
         self._base_ms = slow * base_ms + batch.load_ms
         self._growth_ms = slow * coefficients.c_ms_per_1000_context_tokens * batch.decodes / 1000
         self._began_ms = began_ms
+        self._ends_ms: list[float] = []
+        """With noise, the ends of all steps, from the beginning of the first."""
+        if noise:
+            one_ms, more_ms = slow * base_ms, self._growth_ms
+            lengths = [(one_ms + more_ms * number) * noise[number] for number in range(steps)]
+            lengths[0] += batch.load_ms
+            self._ends_ms = list(accumulate(lengths))
 
     @property
     def decodes(self) -> int:
@@ -70,13 +90,31 @@ class Step:
 
     def duration_of(self, steps: int) -> float:
         """Milliseconds that the first `steps` of them take."""
+        if self._ends_ms:
+            return self._ends_ms[steps - 1] if steps else 0.0
         return steps * self._base_ms + self._growth_ms * (steps * (steps - 1) // 2)
+
+    def lengths(self, steps: int) -> Iterator[tuple[float, int]]:
+        """Milliseconds of each of the first `steps` of them, and how many take that long, to half a percent."""
+        if self._ends_ms:
+            apart = steps
+        else:
+            growth = self._growth_ms * (steps - 1) / self._base_ms if self._growth_ms else 0.0
+            apart = min(steps, 1 + int(growth * 100))
+        done, done_ms = 0, 0.0
+        for part in range(1, apart + 1):
+            until = steps * part // apart
+            until_ms = self.duration_of(until)
+            yield (until_ms - done_ms) / (until - done), until - done
+            done, done_ms = until, until_ms
 
     def begun_by(self, now_ms: float) -> int:
         """How many have begun at `now_ms`; one that would begin just then has not."""
         elapsed_ms = now_ms - self._began_ms
         if self.steps == 1 or elapsed_ms >= self.duration_of(self.steps):
             return self.steps
+        if self._ends_ms:
+            return bisect_left(self._ends_ms, elapsed_ms, hi=self.steps) + 1
         if elapsed_ms <= self._base_ms:
             return 1
         # Root of half * k² + linear * k = elapsed in the form that holds for half = 0, too.
