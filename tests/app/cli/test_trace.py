@@ -134,12 +134,34 @@ def test_make(kind: str, arguments: list[object], tmp_path: Path) -> None:
     assert one.read_bytes() != other.read_bytes()
 
 
-def test_lengths_like_those_of_a_trace(measured: Path, tmp_path: Path) -> None:
+def test_lengths_like_those_of_a_trace(measured: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "out"
     like = f"like:{measured}"
     lengths = ["--prompt-tokens", like, "--output-tokens", like]
     _run("make", "independent", out, "--arrivals", "at-once", "--requests", 5, *lengths)
     assert {(r.prompt_tokens, r.output_tokens) for r in read_trace(out).trace.requests} == {(9, 5)}
+    assert "1 of 5 rows are left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "owner"),
+    [
+        (["--start-s", 60], "servegen; `pointsman trace cut` keeps a part of any trace"),
+        (["--duration-s", 60], "servegen; `pointsman trace cut` keeps a part of any trace"),
+        (["--fields", "prompt=in"], "access-log"),
+        (["--block-tokens", 32], "mooncake"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    chat: Path, capsys: Captured, arguments: list[object], owner: str
+) -> None:
+    said = _fails(capsys, "info", chat, *arguments)
+    assert f"is read as pointsman, which has no use for {arguments[0]}; it belongs to {owner}" in said
+
+
+def test_sizes_of_caches_that_cannot_be(chat: Path, capsys: Captured) -> None:
+    for size in ("0", "9" * 400 + "g", "x"):
+        assert "Invalid value for '--cache-tokens'" in _fails(capsys, "info", chat, "--cache-tokens", f"3M,{size}")
 
 
 def test_a_field_map_for_access_logs(tmp_path: Path, capsys: Captured) -> None:

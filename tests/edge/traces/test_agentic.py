@@ -116,13 +116,18 @@ def test_bad_requests_are_named_and_the_session_goes_on(tmp_path: Path) -> None:
             _request(2, 130, 2, [], out=0),
             _request(3, 130, 0, [[1, 10**9]]),
             _request(4, 200, 2, [[3, 1]]),
+            _request(5, 200, 0, [[1, 1]]),
+            _request(6, 200, 1, [[5, 1]]),
         ),
         _session("t", _request(0, 130, 0, [[1, 2]]), block_size=16),
         {"id": "u", "block_size": 64, "requests": 3},
     )
-    assert [(r.prompt_tokens, r.after) for r in trace.requests] == [(130, None), (200, 0)]
-    assert lines[1:] == [
-        "5 of 7 rows are left out",
+    assert [(r.prompt_tokens, r.after) for r in trace.requests] == [(130, None), (200, 0), (200, 1), (200, 2)]
+    # Which blocks the unreadable requests have is not known, so neither is what comes after shares with them.
+    assert [len(r.block_ids) for r in trace.requests] == [2, 0, 1, 2]
+    assert lines[0] == "1 requests share blocks with one that can't be read: nothing is known of what they share"
+    assert lines[2:] == [
+        "5 of 9 rows are left out",
         "  line 1: s, request 2: keep: 9 blocks of the 2 that the request before it has",
         "  line 1: s, request 3: its output has 0 tokens; at least 1 and at most 2147483647 are expected",
         "  line 1: s, request 4: new: more blocks than tokens, or a run of less than one",

@@ -70,6 +70,13 @@ def test_only_the_first_bad_rows_are_named_but_all_are_counted(tmp_path: Path) -
     assert loaded.problems.describe()[-1] == "  and 30 more"
 
 
+def test_a_block_size_that_the_ids_do_not_fit_is_told(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "m.jsonl", [_row(n, 1500, [0, 1, 2 + n]) for n in range(3)])
+    notes = read_trace(path, None, ReadOptions(block_tokens=16)).problems.notes
+    assert notes == ["3 of the first 3 requests with hash_ids do not have one for each 16 tokens"]
+    assert not read_trace(path, None, ReadOptions(block_tokens=512)).problems.notes
+
+
 def test_ids_that_are_not_chained_are_told(tmp_path: Path) -> None:
     rows = [_row(0, 1024, [0, 1]), _row(1, 1024, [2, 1])]
     assert "not chained" in read_trace(write_rows(tmp_path / "m.jsonl", rows)).problems.notes[0]

@@ -20,6 +20,7 @@ from pointsman.edge.traces.formats import FORMATS, read_trace
 from pointsman.edge.traces.lines import OnBytes
 from pointsman.edge.traces.loaded import LoadedTrace
 from pointsman.edge.traces.observed import Observed
+from pointsman.edge.traces.problems import Problems
 from pointsman.edge.traces.source import ReadOptions
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -69,9 +70,14 @@ def load(file: Path, flags: ReadFlags) -> LoadedTrace:
     )
     with _progress(f"reading {file.name}") as on_bytes:
         loaded = read_trace(file, flags.format_name, replace(options, on_bytes=on_bytes))
-    for line in loaded.problems.describe():
-        click.echo(f"{file.name}: {line}", err=True)
+    say_problems(file, loaded.problems)
     return loaded
+
+
+def say_problems(file: Path, problems: Problems) -> None:
+    """What was wrong with a file, on stderr."""
+    for line in problems.describe():
+        click.echo(f"{file.name}: {line}", err=True)
 
 
 def save(trace: Trace, file: Path, observed: tuple[Observed, ...] = ()) -> None:

@@ -30,6 +30,7 @@ from pointsman.edge.traces.observed import Observed
 
 _PIPE_WIDTH = 200
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+_MOST_CACHE_TOKENS = 1e15
 _MOST_KINDS = 8
 
 
@@ -60,7 +61,10 @@ def _sizes(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, 
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)", part.strip().lower())
         if match is None:
             raise click.BadParameter(f"{part!r} is no number of tokens; expected for example 3M,10M", ctx, param)
-        sizes.append(int(float(match.group(1)) * _UNITS[match.group(2)]))
+        tokens = float(match.group(1)) * _UNITS[match.group(2)]
+        if not 1 <= tokens <= _MOST_CACHE_TOKENS:
+            raise click.BadParameter(f"{part!r}: a cache holds 1 to {_MOST_CACHE_TOKENS:.0e} tokens", ctx, param)
+        sizes.append(int(tokens))
     return tuple(sizes)
 
 

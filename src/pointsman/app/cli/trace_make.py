@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import click
 import numpy as np
 
-from pointsman.app.cli.trace_files import save
+from pointsman.app.cli.trace_files import save, say_problems
 from pointsman.core.model.errors import TraceError
 from pointsman.core.workload.generators.agents import Agents, agents
 from pointsman.core.workload.generators.arrivals import Arrivals
@@ -92,7 +92,9 @@ def _distribution(outputs: bool) -> Callable[[str], Distribution]:
 
 def _like(file: Path, outputs: bool) -> Histogram:
     """The lengths of a trace, as they are distributed there."""
-    requests = read_trace(file).trace.requests
+    loaded = read_trace(file)
+    say_problems(file, loaded.problems)
+    requests = loaded.trace.requests
     return Histogram(Counter(float(r.output_tokens if outputs else r.prompt_tokens) for r in requests))
 
 

@@ -183,4 +183,5 @@ FORMAT = Format(
     "JSON access logs of OpenAI-style front ends: time, prompt and output tokens",
     _recognise,
     read_access_log,
+    ("fields",),
 )

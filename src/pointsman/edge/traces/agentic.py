@@ -58,6 +58,8 @@ class _Ids:
 
     fresh: Iterator[int] = field(default_factory=count)
     shared: dict[tuple[int, ...], int] = field(default_factory=dict)
+    unknown: int = 0
+    """Requests of which nobody knows the blocks."""
 
     def leading(self, agent: _Agent, place: int, block_tokens: int) -> int | None:
         """The id of the first request's block at `place` if tools and instructions fill it, else None."""
@@ -83,8 +85,8 @@ class _Agent:
     """Ids of the trace by those of the session."""
     tool_tokens: int
     system_tokens: int
-    blocks: tuple[int, ...] = ()
-    """Of the request before."""
+    blocks: tuple[int, ...] | None = ()
+    """Of the request before; None where nobody knows, after one that can't be read: `keep` counts its blocks."""
     last: tuple[object, _Request, float] | None = None
     """Key, row and start of the request that the next one waits for."""
     requests: int = 0
@@ -107,6 +109,10 @@ def read_agentic(source: Source) -> LoadedTrace:
             continue
         agent = _Agent(session.id, line, 0.0, {}, session.tool_tokens, session.system_tokens)
         _add(builder, ids, agent, session.requests)
+    if ids.unknown:
+        source.problems.notes.append(
+            f"{ids.unknown} requests share blocks with one that can't be read: nothing is known of what they share"
+        )
     source.problems.notes.append("all sessions start at 0 s: start them as you like with `pointsman trace scale`")
     return builder.build(
         source.name, "agent sessions; tools and instructions of equal lengths are taken for equal; all start at 0"
@@ -126,11 +132,13 @@ def _add(builder: TraceBuilder, ids: _Ids, agent: _Agent, rows: list[_Request]) 
             agent.blocks = _blocks(ids, agent, row, builder.block_tokens)
         except RowError as error:
             builder.leave_out(agent.line, f"{agent.name}, request {agent.requests}: {error}")
+            agent.blocks = None
             continue
-        _add_request(builder, agent, row)
+        added = _add_request(builder, agent, row)
+        ids.unknown += added and agent.blocks is None
 
 
-def _add_request(builder: TraceBuilder, agent: _Agent, row: _Request) -> None:
+def _add_request(builder: TraceBuilder, agent: _Agent, row: _Request) -> bool:
     at_s = agent.start_s + row.t
     gap_s, after = 0.0, None
     if agent.last is not None:
@@ -141,7 +149,7 @@ def _add_request(builder: TraceBuilder, agent: _Agent, row: _Request) -> None:
         at_ms=at_s * _MS,
         prompt_tokens=row.in_tokens,
         output_tokens=row.out,
-        block_ids=agent.blocks,
+        block_ids=agent.blocks or (),
         session=agent.name,
         gap_ms=max(0.0, gap_s) * _MS,
         model=row.m,
@@ -155,13 +163,16 @@ def _add_request(builder: TraceBuilder, agent: _Agent, row: _Request) -> None:
     )
     key = (agent.line, agent.name, agent.requests)
     label = f"{agent.name}, request {agent.requests}"
-    if builder.add(agent.line, request, observed, key=key, after=after, label=label):
+    added = builder.add(agent.line, request, observed, key=key, after=after, label=label)
+    if added:
         agent.last = (key, row, at_s)
+    return added
 
 
-def _blocks(ids: _Ids, agent: _Agent, row: _Request, block_tokens: int) -> tuple[int, ...]:
-    if not 0 <= row.keep <= len(agent.blocks):
-        raise RowError(f"keep: {row.keep} blocks of the {len(agent.blocks)} that the request before it has")
+def _blocks(ids: _Ids, agent: _Agent, row: _Request, block_tokens: int) -> tuple[int, ...] | None:
+    before = agent.blocks if row.keep else ()
+    if before is not None and not 0 <= row.keep <= len(before):
+        raise RowError(f"keep: {row.keep} blocks of the {len(before)} that the request before it has")
     # Counted before they are made: a damaged count must not fill the memory.
     if any(number < 1 for _, number in row.new) or sum(number for _, number in row.new) > max(0, row.in_tokens):
         raise RowError("new: more blocks than tokens, or a run of less than one")
@@ -174,7 +185,7 @@ def _blocks(ids: _Ids, agent: _Agent, row: _Request, block_tokens: int) -> tuple
                     known = ids.leading(agent, len(fresh), block_tokens)
                 known = agent.local[block] = next(ids.fresh) if known is None else known
             fresh.append(known)
-    return agent.blocks[: row.keep] + tuple(fresh)
+    return None if before is None else before[: row.keep] + tuple(fresh)
 
 
 FORMAT = Format(

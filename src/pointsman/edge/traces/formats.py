@@ -56,6 +56,14 @@ def read_trace(path: Path, format_name: str | None = None, options: ReadOptions 
     if format_name is not None and format_name not in FORMATS:
         raise TraceError(f"--format {format_name}: unknown; there are {', '.join(FORMATS)}")
     chosen = FORMATS[format_name] if format_name is not None else recognise(path)
+    unused = chosen.refused(options)
+    if unused:
+        others = [name for name, known in FORMATS.items() if unused[0] in known.takes]
+        part = "; `pointsman trace cut` keeps a part of any trace" if unused[0] in ("start_s", "duration_s") else ""
+        raise TraceError(
+            f"{path}: is read as {chosen.name}, which has no use for --{unused[0].replace('_', '-')}; it belongs to "
+            f"{', '.join(others)}{part}"
+        )
     problems = Problems(str(path), options.strict)
     loaded = chosen.read(Source(path, options, problems))
     return LoadedTrace(loaded.trace, loaded.problems, loaded.observed, chosen.name)

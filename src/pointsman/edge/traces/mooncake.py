@@ -35,7 +35,7 @@ _DECODER = msgspec.json.Decoder(_Row)
 
 def read_mooncake(source: Source) -> LoadedTrace:
     """Read it. Blocks have 512 tokens unless the number of ids speaks for another usual size or the options say so."""
-    block_tokens = source.options.block_tokens or _block_tokens(source)
+    block_tokens = _block_tokens(source)
     builder = TraceBuilder(source.problems, block_tokens=block_tokens, keep_times=True)
     parents: dict[int, int] = {}
     unchained = 0
@@ -58,7 +58,9 @@ def read_mooncake(source: Source) -> LoadedTrace:
 
 
 def _block_tokens(source: Source) -> int:
-    """The usual block size that most of the first rows fit, 512 before the others."""
+    """The size that was given, or the usual one that most of the first rows fit, 512 before the others."""
+    given = source.options.block_tokens
+    sizes = _USUAL_BLOCKS if given is None else (given,)
     fits: Counter[int] = Counter()
     seen = 0
     for _, raw in source.lines():
@@ -68,10 +70,17 @@ def _block_tokens(source: Source) -> int:
             continue
         if not row.hash_ids or row.input_length < 1:
             continue
-        fits.update(size for size in _USUAL_BLOCKS if -(-row.input_length // size) == len(row.hash_ids))
+        fits.update(size for size in sizes if -(-row.input_length // size) == len(row.hash_ids))
         seen += 1
         if seen == _SAMPLE:
             break
+    if given is not None:
+        if fits[given] < seen / 2:
+            source.problems.notes.append(
+                f"{seen - fits[given]} of the first {seen} requests with hash_ids do not have one for each "
+                f"{given} tokens"
+            )
+        return given
     if not seen:
         return _BLOCK_TOKENS
     best = max(_USUAL_BLOCKS, key=lambda size: fits[size])
@@ -109,4 +118,5 @@ FORMAT = Format(
     "Mooncake traces: timestamp, input_length, output_length, hash_ids",
     lambda head: head.has("timestamp", "input_length", "output_length"),
     read_mooncake,
+    ("block_tokens",),
 )

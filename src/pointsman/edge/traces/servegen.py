@@ -191,4 +191,5 @@ FORMAT = Format(
     "ServeGen client models: a folder of chunk-N-trace.csv and chunk-N-dataset.json",
     _recognise,
     read_servegen,
+    ("start_s", "duration_s"),
 )

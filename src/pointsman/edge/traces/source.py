@@ -79,6 +79,17 @@ class Format:
     what: str
     recognise: Callable[[Head], bool]
     read: Callable[[Source], LoadedTrace]
+    takes: tuple[str, ...] = ()
+    """Of the options of `ReadOptions` that only some formats have a use for, those that this one has."""
+
+    def refused(self, options: ReadOptions) -> tuple[str, ...]:
+        """Options that were given, which it has no use for."""
+        plain = ReadOptions()
+        return tuple(
+            name
+            for name in ("fields", "block_tokens", "start_s", "duration_s")
+            if getattr(options, name) != getattr(plain, name) and name not in self.takes
+        )
 
 
 _MOST_ROWS = 20
