@@ -123,7 +123,7 @@ def _change(change: tuple[float, float | None, float | None] | None) -> str:
     if change is None:
         return "–"
     value, low, high = change
-    return f"{value:+.0%}" if low is None or high is None else f"{value:+.0%} ({low:+.0%} … {high:+.0%})"
+    return f"{value:+.1%}" if low is None or high is None else f"{value:+.1%} ({low:+.1%} … {high:+.1%})"
 
 
 def main() -> int:

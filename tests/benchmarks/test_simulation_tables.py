@@ -147,8 +147,8 @@ def test_a_reduction_has_an_interval_over_paired_seeds() -> None:
     results = {"runs": runs, "rates": (8.0,)}
     changes = random_or_best.summary(results)["uniform"]["8"]
     assert changes["pointsman kv"] == pytest.approx((-0.65, -0.65, -0.65))
-    assert "-65% (-65% … -65%)" in random_or_best.markdown(results)
-    assert "+0% (+0% … +0%)" in random_or_best.markdown(results)
+    assert "-65.0% (-65.0% … -65.0%)" in random_or_best.markdown(results)
+    assert "+0.0% (+0.0% … +0.0%)" in random_or_best.markdown(results)
 
 
 def test_missing_data_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
