@@ -100,6 +100,30 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("H100-SXM5-80GB", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTXPRO6000"),
+    ],
+)
+def test_gpus_are_found_as_nvidia_smi_names_them(text: str, name: str) -> None:
+    assert gpu(text).name == name
+
+
+@pytest.mark.parametrize("text", ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100 80GB PCIe"])
+def test_a_slower_kind_is_not_taken_for_the_faster_one(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not known"):
+        gpu(text)
+
+
+@pytest.mark.parametrize(
     "text", ["NVIDIA H100", "h100", "H100", "a100_80gb", "A100-40GB", "RTX 4090", "4090", *gpu_names()]
 )
 def test_gpus_are_found_however_they_are_written(text: str) -> None:

@@ -21,7 +21,7 @@ def test_a_transfer_takes_the_floor_and_its_bytes() -> None:
 
 
 def test_gpus_bring_their_links() -> None:
-    assert network_link("h100", 4).gb_per_s == 200
+    assert network_link("h100", 4).gb_per_s == 4 * link("infiniband-ndr").gb_per_s
     assert node_link("h100").gb_per_s == 450
     assert node_link("rtx4090").gb_per_s == 32
     assert host_link("h100").gb_per_s == 50
@@ -39,6 +39,8 @@ def test_gpus_bring_their_links() -> None:
         ("roce:5", "the floor is not a time in ms, such as roce:0.5ms"),
         ("0GB/s", "gb_per_s must be above 0"),
         ("roce:-1ms", "floor_ms must not be negative"),
+        ("roce:infms", "floor_ms must .* be finite, not inf"),
+        ("infGB/s", "above 0 and finite, not inf"),
     ],
 )
 def test_what_is_not_a_link_is_refused(text: str, message: str) -> None:
@@ -47,5 +49,5 @@ def test_what_is_not_a_link_is_refused(text: str, message: str) -> None:
 
 
 def test_a_link_without_speed_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must be above 0, not nan"):
+    with pytest.raises(ConfigError, match="must be above 0 and finite, not nan"):
         Link("odd", float("nan"))

@@ -49,10 +49,16 @@ _GPUS = {
 _ALIASES = {
     "a10080": "a100",
     "a10040": "a100-40",
+    "h10080": "h100",
+    "h200141": "h200",
     "4090": "rtx4090",
     "5090": "rtx5090",
     "pro6000": "rtxpro6000",
 }
+
+
+# What is no part of a name: the maker, the form, the kind of memory, the edition. PCIe and NVL ones are other GPUs.
+_AROUND = re.compile(r"nvidia|geforce|sxm\d?|hbm\de?|blackwell|(server|workstation)edition")
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -61,8 +67,8 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def gpu(name: str) -> Gpu:
-    """The GPU of that name in any case, without blanks, dashes, maker and form; ConfigError names the known ones."""
-    key = re.sub(r"[ _-]|nvidia|sxm|gb$", "", name.lower())
+    """The GPU of that name in any case, also as `nvidia-smi` writes it; ConfigError names the known ones."""
+    key = _AROUND.sub("", re.sub(r"[ _-]", "", name.lower())).removesuffix("gb")
     found = _GPUS.get(_ALIASES.get(key, key))
     if found is None:
         near = difflib.get_close_matches(key, _GPUS, n=1)
