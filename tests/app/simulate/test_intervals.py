@@ -34,6 +34,22 @@ def test_weights_count() -> None:
     assert histogram.quantile_ms(0.995) == pytest.approx(1000, rel=0.01)
 
 
+def test_many_at_once_are_the_same() -> None:
+    one, many = IntervalCounter(), IntervalCounter()
+    values = [0.0, 1e-9, 5.0, 5.0, 17.0, 1e12]
+    for value in values:
+        one.add(value, 3.0)
+    many.add_each(np.array(values), 3.0)
+    assert many.histogram().weights.tolist() == one.histogram().weights.tolist()
+    assert many.histogram().mean_ms == pytest.approx(one.histogram().mean_ms)
+
+
+def test_the_least_is_the_first_that_is_there() -> None:
+    counter = IntervalCounter()
+    counter.add(10.0, 5.0)
+    assert counter.histogram().quantile_ms(0.0) == pytest.approx(10, rel=0.01)
+
+
 @pytest.mark.parametrize("value", [0.0, 1e-9, 1e12])
 def test_extremes_have_a_bin(value: float) -> None:
     counter = IntervalCounter()

@@ -18,7 +18,7 @@ from pointsman.core.model.worker import Role
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import rejection
 from pointsman.core.policies.registry import PolicyRegistry
-from pointsman.core.timing.links import Link
+from pointsman.core.timing.links import Link, network_link
 from pointsman.core.timing.profiles import profile
 from pointsman.core.workload.trace import Trace, TraceRequest
 
@@ -81,7 +81,7 @@ class TestOneRequest:
     def test_without_a_link_the_network_of_the_gpus_is_used(self, play) -> None:
         outcome = play(Trace("one", [TraceRequest(0, 1600, 5)], 16), split(link=None)).outcome
         moved_ms = outcome.kv_arrived_ms - outcome.first_token_ms
-        assert moved_ms[0] == pytest.approx(1600 * LLAMA.kv_bytes_per_token / 50e6, abs=0.05)
+        assert moved_ms[0] == pytest.approx(network_link(LLAMA.gpu).transfer_ms(1600 * LLAMA.kv_bytes_per_token))
 
 
 class TestRoles:

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -257,6 +258,40 @@ def test_a_run_lasts_as_long_as_its_steps() -> None:
     assert engine.cut_step(ends[2] - 0.5) == pytest.approx(sum(durations[:3]))
     assert engine.finish_step(ends[2]).steps == 3
     assert engine.requests()[0].generated == 4
+
+
+def test_noise_lengthens_each_step_by_its_own_factor() -> None:
+    config = EngineConfig(step=StepCoefficients(10, 1, 100, 0), num_blocks=64, max_model_len=1024)
+    engine = EngineModel(config)
+    engine.add(LengthRequest("a", 8, 6))
+    noise = np.array([0.5, 2.0, 1.0, 1.5, 0.25, 3.0])
+    first = engine.begin_step(0, 5, noise=noise)
+    assert first is not None
+    assert (first.duration_ms, first.each_ms(1)) == (5.0, None)
+    engine.finish_step(5)
+    step = engine.begin_step(5, 5, noise=noise[1:])
+    assert step is not None
+    durations = [(10 + 1 + 0.1 * context) * factor for context, factor in zip(range(9, 14), noise[1:], strict=True)]
+    assert step.duration_ms == pytest.approx(sum(durations))
+    assert step.each_ms(3) == pytest.approx(durations[:3])
+    ends = [5 + sum(durations[:n]) for n in range(1, 6)]
+    assert [step.begun_by(end - 0.01) for end in ends] == [1, 2, 3, 4, 5]
+    assert [step.begun_by(end + 0.01) for end in ends] == [2, 3, 4, 5, 5]
+    assert engine.cut_step(ends[2] - 0.5) == pytest.approx(sum(durations[:3]))
+    assert step.begun_by(ends[4]) == 3
+
+
+def test_steps_that_grow_are_told_apart() -> None:
+    engine = EngineModel(EngineConfig(step=StepCoefficients(10, 0, 100, 0), num_blocks=64, max_model_len=1024))
+    engine.add(LengthRequest("a", 8, 201))
+    engine.begin_step(0)
+    engine.finish_step(10)
+    step = engine.begin_step(10, 10**9)
+    assert step is not None
+    durations = [10 + 0.1 * context for context in range(9, 209)]
+    told = [length_ms for length_ms, count in step.lengths(200) for _ in range(count)]
+    assert told == pytest.approx(durations, rel=0.01)
+    assert sum(told) == pytest.approx(sum(durations))
 
 
 def test_time_stands_still_in_an_instant_engine() -> None:

@@ -8,6 +8,9 @@ import random
 from collections import deque
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.intervals import IntervalCounter
 from pointsman.app.simulate.outcome import WorkerTotals
@@ -25,6 +28,8 @@ PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew; the live relay's figure."""
 MOST_STEPS = 256
 """Longest run of steps."""
+_DRAWN = 16 * MOST_STEPS
+"""Steps whose noise is drawn together."""
 _NOBODY: Mapping[Sequence, float] = {}
 
 
@@ -65,8 +70,8 @@ class ModelledWorker:
             profile=profile.name,
         )
         self._spread = setup.step_noise
-        self._chance = random.Random(f"noise {seed} {number}")
-        self._noise: list[float] = []
+        self._chance = np.random.default_rng(random.Random(f"noise {seed} {number}").getrandbits(64))
+        self._noise: NDArray[np.float64] | None = None
         """Of its next steps: each one's own, however long the runs are, or else short ones would be done more often."""
         self.alive = False
         self.incarnation = 0
@@ -141,7 +146,7 @@ class ModelledWorker:
             self._engine.look(now_ms)
             begun = step.begun_by(now_ms)
             self._count_intervals(step, begun - 1, step.decodes, itl)
-            del self._noise[:begun]
+            self._forget_noise(begun)
         for flight in self.flights.values():
             began_here = flight.stage is not Stage.DECODE
             if flight.sequence is None or flight.first_token_ms is None:
@@ -183,9 +188,9 @@ class ModelledWorker:
 
     def begin(self, now_ms: float) -> bool:
         """Begin the next run of steps; False when there is nothing to compute."""
-        if self._spread and len(self._noise) < MOST_STEPS:
-            draw, spread, mean = self._chance.gauss, self._spread, -self._spread * self._spread / 2
-            self._noise += [math.exp(draw(mean, spread)) for _ in range(MOST_STEPS)]
+        if self._spread and (self._noise is None or len(self._noise) < MOST_STEPS):
+            drawn = self._chance.lognormal(-self._spread * self._spread / 2, self._spread, _DRAWN)
+            self._noise = drawn if self._noise is None else np.concatenate([self._noise, drawn])
         step = self._step = self._engine.begin_step(now_ms, MOST_STEPS, self.group.slow, self._noise)
         if step is None:
             return False
@@ -212,7 +217,7 @@ class ModelledWorker:
         self.unread = True
         self._busy_ms += self.end_ms - self._begin_ms
         self._count_intervals(step, result.steps, result.decodes, itl, dict(result.resumed))
-        del self._noise[: result.steps]
+        self._forget_noise(result.steps)
         self._void()
         return result
 
@@ -220,13 +225,17 @@ class ModelledWorker:
         self, step: Step, steps: int, decodes: int, itl: IntervalCounter, resumed: Mapping[Sequence, float] = _NOBODY
     ) -> None:
         """Of the first `steps` of a run: `decodes` got a token in each, those that `resumed` after a pause one."""
-        if decodes:
+        each_ms = step.each_ms(steps)
+        if each_ms is not None:
+            itl.add_each(each_ms, decodes)
+        elif decodes:
             for length_ms, count in step.lengths(steps):
                 itl.add(length_ms, decodes * count)
         for paused_ms in resumed.values():
             itl.add(paused_ms, 1)
         if self._arriving and steps:
-            self._count_arrived(next(step.lengths(steps))[0], itl, resumed)
+            first_ms = next(step.lengths(steps))[0] if each_ms is None else float(each_ms[0])
+            self._count_arrived(first_ms, itl, resumed)
 
     def _count_arrived(self, step_ms: float, itl: IntervalCounter, resumed: Mapping[Sequence, float]) -> None:
         """Flights that have their first token of here waited since the one before it, which came from elsewhere."""
@@ -241,6 +250,11 @@ class ModelledWorker:
             itl.add(resumed.get(sequence, step_ms), -1)
             itl.add(self._begin_ms + step_ms - flight.first_token_ms, 1)
         self._arriving = left
+
+    def _forget_noise(self, steps: int) -> None:
+        """So many steps began."""
+        if self._noise is not None:
+            self._noise = self._noise[steps:]
 
     def _void(self) -> None:
         self.run += 1

@@ -6,7 +6,9 @@ It has no clock: whoever drives it says what time it is and waits (or does not w
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Factors
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pointsman.core.engine_model.block_hash import prompt_hashes, root_seed
 from pointsman.core.engine_model.config import EngineConfig
@@ -188,7 +190,7 @@ class EngineModel:
         return events
 
     def begin_step(
-        self, now_ms: float, most_steps: int = 1, slow: float = 1.0, noise: Factors[float] = ()
+        self, now_ms: float, most_steps: int = 1, slow: float = 1.0, noise: NDArray[np.float64] | None = None
     ) -> Step | None:
         """Choose what to compute next; None when nothing can be computed now.
 

@@ -7,11 +7,11 @@ so k steps take `k * first + growth * k(k-1)/2` ms, where noise does not make ea
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator
-from collections.abc import Sequence as Factors
 from dataclasses import dataclass, field
-from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.sequence import Sequence
@@ -60,9 +60,9 @@ class Step:
         coefficients: StepCoefficients,
         began_ms: float,
         slow: float,
-        noise: Factors[float] = (),
+        noise: NDArray[np.float64] | None = None,
     ) -> None:
-        """`slow`: computing takes that many times as long; `noise`: each step, besides; empty: no noise."""
+        """`slow`: computing takes that many times as long; `noise`: each step, besides; None: no noise."""
         self.batch = batch
         """What the first of them computes."""
         self.steps = steps
@@ -70,13 +70,14 @@ class Step:
         self._base_ms = slow * base_ms + batch.load_ms
         self._growth_ms = slow * coefficients.c_ms_per_1000_context_tokens * batch.decodes / 1000
         self._began_ms = began_ms
-        self._ends_ms: list[float] = []
-        """With noise, the ends of all steps, from the beginning of the first."""
-        if noise:
-            one_ms, more_ms = slow * base_ms, self._growth_ms
-            lengths = [(one_ms + more_ms * number) * noise[number] for number in range(steps)]
-            lengths[0] += batch.load_ms
-            self._ends_ms = list(accumulate(lengths))
+        self._ends_ms: NDArray[np.float64] | None = None
+        """With noise, the ends of all steps of a run, from the beginning of the first."""
+        if noise is None:
+            return
+        if steps == 1:
+            self._base_ms = slow * base_ms * float(noise[0]) + batch.load_ms
+        else:
+            self._ends_ms = np.cumsum((self._base_ms + self._growth_ms * np.arange(steps)) * noise[:steps])
 
     @property
     def decodes(self) -> int:
@@ -90,17 +91,18 @@ class Step:
 
     def duration_of(self, steps: int) -> float:
         """Milliseconds that the first `steps` of them take."""
-        if self._ends_ms:
-            return self._ends_ms[steps - 1] if steps else 0.0
+        if self._ends_ms is not None:
+            return float(self._ends_ms[steps - 1]) if steps else 0.0
         return steps * self._base_ms + self._growth_ms * (steps * (steps - 1) // 2)
 
+    def each_ms(self, steps: int) -> NDArray[np.float64] | None:
+        """With noise, how long each of the first `steps` of a run takes; None: ask for `lengths`."""
+        return None if self._ends_ms is None else np.diff(self._ends_ms[:steps], prepend=0.0)
+
     def lengths(self, steps: int) -> Iterator[tuple[float, int]]:
-        """Milliseconds of each of the first `steps` of them, and how many take that long, to half a percent."""
-        if self._ends_ms:
-            apart = steps
-        else:
-            growth = self._growth_ms * (steps - 1) / self._base_ms if self._growth_ms else 0.0
-            apart = min(steps, 1 + int(growth * 100))
+        """Milliseconds that the first `steps` of them take, and how many take so long each, to half a percent."""
+        growth = self._growth_ms * (steps - 1) / self._base_ms if self._growth_ms else 0.0
+        apart = min(steps, 1 + int(growth * 100))
         done, done_ms = 0, 0.0
         for part in range(1, apart + 1):
             until = steps * part // apart
@@ -113,8 +115,8 @@ class Step:
         elapsed_ms = now_ms - self._began_ms
         if self.steps == 1 or elapsed_ms >= self.duration_of(self.steps):
             return self.steps
-        if self._ends_ms:
-            return bisect_left(self._ends_ms, elapsed_ms, hi=self.steps) + 1
+        if self._ends_ms is not None:
+            return int(np.searchsorted(self._ends_ms[: self.steps], elapsed_ms)) + 1
         if elapsed_ms <= self._base_ms:
             return 1
         # Root of half * k² + linear * k = elapsed in the form that holds for half = 0, too.
