@@ -254,7 +254,8 @@ def _sensitivity_table(results: Results) -> str:
         for policy in PUBLISHED:
             runs = _of(results, policy=policy, seed=0, **what)
             tok_s.append(report.number(_mean(runs, "tok_s")) if runs else "–")
-        lines.append([name, *tok_s])
+        if set(tok_s) != {"–"}:
+            lines.append([name, *tok_s])
     return report.table(["tok/s with", *PUBLISHED], lines)
 
 
