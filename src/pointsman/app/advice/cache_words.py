@@ -23,7 +23,10 @@ def _running(findings: Findings) -> list[str]:
     held = mean_of(runs, "requests_s") * decoding_s * (traffic.prompt_tokens_mean + traffic.output_tokens_mean / 2)
     room = f"{figures.tokens(findings.together.kv_tokens)} ({figures.memory(findings.together.kv_bytes)})"
     if held == held:
-        said = [f"Answers in progress hold about {figures.tokens(held)} on average; the workers have room for {room}."]
+        said = [
+            f"Answers in progress hold about {figures.tokens(held)} on average, what they share counted for each; the "
+            f"workers have room for {room}."
+        ]
     else:
         said = [f"The workers have room for {room}."]
     preempted = mean_of(runs, "preemptions")

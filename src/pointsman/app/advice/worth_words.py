@@ -88,6 +88,10 @@ def _told(findings: Findings) -> list[Reason]:
     found = reasons(findings)
     if Reason.WORKERS in found and Reason.LOAD in found:
         found.remove(Reason.LOAD)
+    aware = findings.aware
+    if aware is not None and mean_of(findings.policies[aware], "goodput_share") < findings.question.target:
+        # Where the fleet is too small either way, what would be enough says more.
+        found.sort(key=lambda reason: reason is not Reason.WORKERS)
     return found[:2]
 
 
