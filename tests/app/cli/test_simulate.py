@@ -52,7 +52,7 @@ def test_a_table_and_a_verdict(simulate: Simulate, capsys: pytest.CaptureFixture
     first, *lines = told.out.splitlines()
     assert first == "talk, 60 requests, 3 × h100/llama-70b-tp4, 2/s, 3 seeds, SLO ttft=500ms,tpot=50ms"
     assert lines[0].split() == ["kv", "round_robin"]
-    assert [line for line in lines if re.match(r"P99 TTFT +[\d.]+ m?s ± [\d.]+ % +[\d.]+ m?s ± [\d.]+ %$", line)]
+    assert [line for line in lines if re.match(r"P99 TTFT +[\d.]+ m?s (?:± [\d.]+ %|×÷ [\d.]+) +[\d.]+ m?s (?:± [\d.]+ %|×÷ [\d.]+)$", line)]
     for title in ("P50 ITL", "P99 E2E", "output", "goodput", "hit rate", "load imbalance", "GPU time", "preemptions"):
         assert any(line.startswith(title) for line in lines), title
     assert not any(line.startswith("failed") for line in lines)
@@ -291,7 +291,7 @@ def test_rows_that_are_left_out_and_prompts_that_fit_nowhere_are_told(
     told = capsys.readouterr()
     assert "note: 1 of 61 rows are left out" in told.err
     assert "note: 12 of 60 prompts are longer than the longest context (5,000 tokens)" in told.err
-    assert re.search(r"^failed +20\.0 %$", told.out, re.M)
+    assert re.search(r"^failed requests +20\.0 %$", told.out, re.M)
     assert "random: 20.0 % of the requests were rejected, failed or not finished" in told.out
 
 

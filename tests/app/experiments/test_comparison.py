@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from pointsman.app.experiments.comparison import BySeed, Comparison, compare
 from pointsman.app.experiments.measures import MEASURES
-from pointsman.app.experiments.verdict import WITH_SLO, sentences
+from pointsman.app.experiments.verdict import WITH_SLO, leader, sentences, verdict_keys
 
 QUIET = dict.fromkeys([*MEASURES, "saturated"], 0.0)
 
@@ -95,6 +96,12 @@ def test_seen_from_the_other_side(key: str) -> None:
     assert turned.first_is_better != seen(key, ours, theirs).first_is_better
 
 
+def test_seen_from_the_other_side_of_a_bound_that_leaves_nothing() -> None:
+    one = seen("ttft_p99_ms", [1.0, 1_000.0], [1.0, 1.0])
+    assert one.difference.low == -1
+    assert one.seen_from("b").difference.high == math.inf
+
+
 def test_nobody_else_has_seen_it() -> None:
     with pytest.raises(ValueError, match="c is neither"):
         seen("ttft_p99_ms", [1.0], [2.0]).seen_from("c")
@@ -138,6 +145,23 @@ def test_one_seed_is_said_to_be_one() -> None:
     }
     (said,) = sentences(results, compare(results, ["ttft_p99_ms"]), ["ttft_p99_ms"])
     assert said.startswith("a against b, one seed: 50 % better on P99 TTFT.")
+
+
+def test_who_answers_nothing_is_beaten() -> None:
+    nothing = {s: dict.fromkeys(QUIET, math.nan) | {"failed_share": 1.0, "saturated": 0.0} for s in range(5)}
+    answers = {s: QUIET | {"ttft_p99_ms": 50.0, "failed_share": 0.0} for s in range(5)}
+    results: dict[str, BySeed] = {"nothing": nothing, "answers": answers}
+    keys = verdict_keys(results, with_slo=False)
+    assert keys[0] == "failed_share"
+    comparisons = compare(results, keys)
+    assert leader(results, comparisons, keys) == leader(results, [], keys[1:]) == "answers"
+    assert sentences(results, comparisons, keys)[0] == "answers beats nothing by 100.0 points ± 0.0 on failed requests."
+
+
+def test_failures_are_not_compared_where_there_are_none() -> None:
+    results: dict[str, BySeed] = {"a": {0: QUIET}, "b": {0: QUIET}}
+    assert "failed_share" not in verdict_keys(results, with_slo=False)
+    assert verdict_keys(results, with_slo=True) == WITH_SLO
 
 
 def test_a_queue_that_grows_is_told() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pointsman.app.experiments.measures import MEASURES, shown
+from pointsman.app.experiments.measures import MEASURES, shown, spread
 from pointsman.app.experiments.metrics import metrics_of
 from pointsman.app.experiments.slo import Slo
 
@@ -92,3 +92,20 @@ def test_a_growing_queue_is_saturation(make_outcome: MakeOutcome) -> None:
 )
 def test_values_as_people_read_them(key: str, value: float | None, text: str) -> None:
     assert shown(key, value) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "text"),
+    [
+        ("ttft_p99_ms", (100.0, 97.0, 103.0), "± 3 %"),
+        ("ttft_p99_ms", (100.0, 99.5, 100.5), "± 0.5 %"),
+        ("ttft_p99_ms", (100.0, 25.0, 400.0), "×÷ 4.0"),
+        ("ttft_p99_ms", (100.0, 1.0, 10_000.0), "×÷ 100"),
+        ("ttft_p99_ms", (100.0, 1e-3, 1e9), "×÷ 1000+"),
+        ("output_tokens_s", (10.0, 0.0, 40.0), "± 200 %"),
+        ("hit_share", (0.5, 0.2, 0.8), "± 30.0"),
+        ("preemptions", (0.0, 0.0, 0.0), ""),
+    ],
+)
+def test_intervals_as_people_read_them(key: str, values: tuple[float, float, float], text: str) -> None:
+    assert spread(key, *values) == text

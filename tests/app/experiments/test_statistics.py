@@ -29,6 +29,12 @@ def test_the_interval_of_a_share_stays_one() -> None:
     assert found.high == 1.0
 
 
+def test_the_interval_of_a_rate_that_was_nothing_once_is_not_below_it() -> None:
+    found = interval([0.0, 5.0], Kind.POSITIVE)
+    assert found is not None
+    assert (found.value, found.low) == (2.5, 0.0)
+
+
 def test_one_seed_has_no_interval() -> None:
     assert interval([5.0], Kind.POSITIVE) == Interval(pytest.approx(5.0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -78,7 +79,10 @@ def _turned(apart: Difference, key: str) -> Difference:
     """The difference of the second against the first."""
 
     def back(value: float) -> float:
-        return 1 / (1 + value) - 1 if MEASURES[key].kind is Kind.POSITIVE else -value
+        if MEASURES[key].kind is not Kind.POSITIVE:
+            return -value
+        # A bound of two seeds far apart is -1 after rounding: nothing of the other is left.
+        return 1 / (1 + value) - 1 if value > -1 else math.inf
 
     if apart.low is None or apart.high is None:
         return Difference(back(apart.value), None, None, apart.p)

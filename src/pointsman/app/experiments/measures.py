@@ -61,7 +61,7 @@ _ALL = (
     Measure("requests_s", "requests", Unit.REQUESTS_S, False, meaning="finished requests"),
     Measure("goodput_share", "goodput", Unit.SHARE, False, Kind.SHARE, "requests within the SLO, of all that came"),
     Measure("goodput_requests_s", "goodput", Unit.REQUESTS_S, False, Kind.COUNT, "requests within the SLO a second"),
-    Measure("failed_share", "failed", Unit.SHARE, True, Kind.SHARE, "rejected, failed or unfinished requests"),
+    Measure("failed_share", "failed requests", Unit.SHARE, True, Kind.SHARE, "rejected, failed or unfinished requests"),
     Measure("hit_share", "hit rate", Unit.SHARE, False, Kind.SHARE, "prompt tokens that were found cached"),
     Measure("busy_imbalance", "load imbalance", Unit.TIMES, True, meaning="busiest worker's busy time over the mean"),
     Measure("token_imbalance", "token imbalance", Unit.TIMES, True, meaning="the same for computed tokens"),
@@ -106,8 +106,15 @@ def shown(key: str, value: float | None) -> str:
     return f"{_digits(value)} {unit}"
 
 
+_AS_FACTOR = 50.0
+"""Percent, from which on intervals of positive measures are shown as a factor."""
+
+
 def spread(key: str, value: float, low: float | None, high: float | None) -> str:
-    """Half an interval: `± 3 %` of the value, or points of a share; empty where there is none."""
+    """Half an interval: `± 3 %` of the value, or points of a share; empty where there is none.
+
+    `×÷ 4.2` of a value that may as well be so many times as large or as small, where a percentage would reach below 0.
+    """
     if low is None or high is None:
         return ""
     half = 50 * (high - low)
@@ -115,6 +122,9 @@ def spread(key: str, value: float, low: float | None, high: float | None) -> str
         return f"± {half:.1f}"
     if not value:
         return ""
+    if half / value > _AS_FACTOR and low > 0 and MEASURES[key].kind is Kind.POSITIVE:
+        factor = high / value
+        return f"×÷ {factor:.{1 if factor < 10 else 0}f}" if factor < 1_000 else "×÷ 1000+"
     return f"± {half / value:.{0 if half / value >= 1 else 1}f} %"
 
 

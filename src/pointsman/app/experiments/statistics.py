@@ -49,6 +49,8 @@ def interval(values: Sequence[float], kind: Kind) -> Interval | None:
     low, high = back(middle - half), back(middle + half)
     if kind is Kind.SHARE:
         low, high = max(low, 0.0), min(high, 1.0)
+    elif kind is Kind.POSITIVE:
+        low = max(low, 0.0)  # a seed had 0
     return Interval(back(middle), low, high)
 
 

@@ -24,7 +24,7 @@ from pointsman.app.experiments.knee_text import best_splits, knee_text
 from pointsman.app.experiments.measures import MEASURES
 from pointsman.app.experiments.plan import Point
 from pointsman.app.experiments.statistics import CONFIDENCE, interval
-from pointsman.app.experiments.verdict import WITH_SLO, WITHOUT_SLO, leader, sentences
+from pointsman.app.experiments.verdict import leader, sentences, verdict_keys
 from pointsman.app.experiments.workload import requests_s
 from pointsman.core.workload.scale import faster
 
@@ -32,10 +32,9 @@ from pointsman.core.workload.scale import faster
 def summarize(results: Results, target: float = GOODPUT_TARGET, notes: Sequence[str] = ()) -> Summary:
     """Statistics, comparisons and verdicts of results; `notes` are added as they are."""
     experiment = results.experiment
-    keys = WITHOUT_SLO if experiment.slo is None else WITH_SLO
     trace = experiment.workload.trace(0)
     rates = {point.rate: requests_s(faster(trace, point.rate)) for point in experiment.points}
-    points = [_point(results, number, keys, rates[point.rate]) for number, point in enumerate(experiment.points)]
+    points = [_point(results, number, rates[point.rate]) for number, point in enumerate(experiment.points)]
     count = max(len(trace), 1)
     return Summary(
         schema=SCHEMA,
@@ -88,8 +87,9 @@ def fleet_text(point: Point) -> str:
     return " + ".join(parts)
 
 
-def _point(results: Results, number: int, keys: Sequence[str], arrivals_s: float) -> PointSummary:
+def _point(results: Results, number: int, arrivals_s: float) -> PointSummary:
     point, metrics = results.experiment.points[number], results.metrics(number)
+    keys = verdict_keys(metrics, with_slo=results.experiment.slo is not None)
     comparisons = compare(metrics, keys)
     finished = {label: runs for label, runs in metrics.items() if runs}
     return PointSummary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pointsman.app.experiments.comparison import MATTERS, BySeed, Comparison
@@ -10,9 +11,19 @@ from pointsman.app.experiments.measures import MEASURES, Kind, Unit, shown
 WITH_SLO = ("goodput_share", "ttft_p99_ms", "ttft_p50_ms", "tpot_mean_ms", "output_tokens_s")
 WITHOUT_SLO = WITH_SLO[1:]
 """The measures that verdicts are about."""
+WITH_FAILURES = ("failed_share", *WITHOUT_SLO)
+"""Without an SLO, where requests failed: who refuses half of them is fast with the others."""
 _FAILED_FROM = 0.001
 _LARGE = 0.05
 _ENOUGH_SEEDS = 5
+
+
+def verdict_keys(results: Mapping[str, BySeed], *, with_slo: bool) -> tuple[str, ...]:
+    """The measures that a verdict on these results is about."""
+    if with_slo:
+        return WITH_SLO  # failures miss it
+    failed = any(metrics["failed_share"] > 0 for runs in results.values() for metrics in runs.values())
+    return WITH_FAILURES if failed else WITHOUT_SLO
 
 
 def leader(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], keys: Sequence[str]) -> str:
@@ -30,7 +41,11 @@ def leader(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], key
     def rank(label: str) -> tuple[float, ...]:
         means = (_mean([metrics[key] for metrics in results[label].values()]) for key in keys)
         signs = (1 if MEASURES[key].less_is_better else -1 for key in keys)
-        return (-wins[label], *(sign * mean for sign, mean in zip(signs, means, strict=True)))
+        # No value is the worst: nothing was answered.
+        return (
+            -wins[label],
+            *(sign * mean if mean == mean else math.inf for sign, mean in zip(signs, means, strict=True)),
+        )
 
     return min(results, key=rank)
 
