@@ -52,7 +52,11 @@ def test_a_table_and_a_verdict(simulate: Simulate, capsys: pytest.CaptureFixture
     first, *lines = told.out.splitlines()
     assert first == "talk, 60 requests, 3 × h100/llama-70b-tp4, 2/s, 3 seeds, SLO ttft=500ms,tpot=50ms"
     assert lines[0].split() == ["kv", "round_robin"]
-    assert [line for line in lines if re.match(r"P99 TTFT +[\d.]+ m?s (?:± [\d.]+ %|×÷ [\d.]+) +[\d.]+ m?s (?:± [\d.]+ %|×÷ [\d.]+)$", line)]
+    assert [
+        line
+        for line in lines
+        if re.match(r"P99 TTFT +[\d.]+ m?s (?:± [\d.]+ %|×÷ [\d.]+) +[\d.]+ m?s (?:± [\d.]+ %|×÷ [\d.]+)$", line)
+    ]
     for title in ("P50 ITL", "P99 E2E", "output", "goodput", "hit rate", "load imbalance", "GPU time", "preemptions"):
         assert any(line.startswith(title) for line in lines), title
     assert not any(line.startswith("failed") for line in lines)
@@ -255,6 +259,7 @@ def test_names_in_the_report_are_escaped(simulate: Simulate, trace: Path, tmp_pa
         (["--block-tokens", "48"], "block_tokens 48 does not go with the trace's blocks of 512 tokens"),
         (["--max-context-tokens", "1000"], "every prompt of talk is longer than the longest context (1,000 tokens"),
         (["--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no folder /nowhere/at; make it"),
+        (["--csv", "table", "--html", "./table"], "--html table: is the file of --csv too; name another one"),
         (["--csv", "/"], "--csv /: is a folder; name a file in it"),
         (["--trace", "/nowhere.jsonl"], "/nowhere.jsonl: no such file"),
     ],
@@ -268,6 +273,27 @@ def test_mistakes_are_one_line(
     assert told.err.startswith("pointsman: ")
     assert told.err.count("\n") == 1
     assert part in told.err
+
+
+def test_the_trace_is_not_written_over(simulate: Simulate, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = trace.read_bytes()
+    assert simulate("--csv", str(trace)) == 2
+    assert "is the file of --trace too" in capsys.readouterr().err
+    assert trace.read_bytes() == before
+
+
+def test_a_file_that_can_not_be_written_costs_nothing_else(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    page = tmp_path / "page.html"
+    assert simulate("--csv", str(full), "--html", str(page), policy="random", seeds=1) == 2
+    told = capsys.readouterr()
+    assert "P99 TTFT" in told.out
+    assert page.exists()
+    assert told.err == "pointsman: --csv /dev/full: can't be written: No space left on device\n"
 
 
 def test_a_trace_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,7 +339,10 @@ def test_an_interrupt_shows_what_is_done(
     assert told.err == "interrupted; not finished: kv: seed 2; round_robin: seeds 1, 2\n"
 
 
-async def test_ctrl_c_ends_all_processes(start: Callable[..., Any], trace: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+async def test_no_process_stays_behind(
+    start: Callable[..., Any], trace: Path, tmp_path: Path, how: signal.Signals
+) -> None:
     """The runs of one policy would take hours."""
     waiting = tmp_path / "waiting"
     (tmp_path / "sitecustomize.py").write_text(
@@ -327,6 +356,7 @@ async def test_ctrl_c_ends_all_processes(start: Callable[..., Any], trace: Path,
     arguments = ["--workers", "2", "--profile", "instant", "--policy", "round_robin,random", "--seeds", "1"]
     process = start("simulate", "--trace", str(trace), *arguments, "--jobs", "2", PYTHONPATH=str(tmp_path))
     await eventually(waiting.exists, limit_s=60)
-    assert process.stop(signal.SIGINT) == 130
-    process.line("random: its run")
+    assert process.stop(how) == (130 if how is signal.SIGINT else -how)
+    if how is signal.SIGINT:
+        process.line("random: its run")
     await eventually(lambda: process.family() == [], limit_s=60)

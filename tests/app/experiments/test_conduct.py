@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+import threading
 from dataclasses import replace
 
 import msgspec
@@ -228,6 +231,15 @@ def test_what_can_not_go_to_other_processes(small: Trace, setup: Setup) -> None:
         conduct(plan, jobs=2)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_policy_that_can_not_be_copied_is_told(small: Trace, setup: Setup, jobs: int) -> None:
+    policy = Forgetful()
+    policy.lock = threading.Lock()  # type: ignore[attr-defined]
+    plan = Experiment(Recorded(small), entries([policy]), (Point(setup),), 2)  # type: ignore[list-item]
+    with pytest.raises(PolicyError, match="policy 'forgetful' can't be copied, and each run needs one of its own"):
+        conduct(plan, jobs=jobs)
+
+
 class Deadly:
     """A policy that takes its process along."""
 
@@ -242,6 +254,32 @@ def test_a_process_that_dies_is_told(small: Trace, setup: Setup) -> None:
     plan = Experiment(Recorded(small), entries([Deadly()]), (Point(setup),), 2)  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="a process of the simulation died"):
         conduct(plan, jobs=2)
+
+
+def test_what_was_done_before_a_process_died_is_kept(small: Trace, setup: Setup) -> None:
+    registry = PolicyRegistry()
+    policies = entries([registry.get("random"), registry.get("round_robin"), Deadly()])  # type: ignore[list-item]
+    results = conduct(Experiment(Recorded(small), policies, (Point(setup),), 1), jobs=2)
+    assert results.died.startswith("a process of the simulation died")
+    assert not results.interrupted
+    assert len(results.results) >= 1
+    assert "deadly: its run" in summarize(results).missing
+
+
+def test_processes_that_start_do_not_mind_ctrl_c() -> None:
+    """They inherit that they do not hear of it; this one does when all have started."""
+    ask = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    heard = []
+
+    def start() -> None:
+        with runner._ctrl_c_waits():
+            signal.raise_signal(signal.SIGINT)
+            heard.append(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert heard == ["True\n"]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_prompts_that_fit_nowhere(setup: Setup) -> None:

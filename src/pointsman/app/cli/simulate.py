@@ -9,7 +9,7 @@ import click
 
 from pointsman.app.cli.main import EXIT_INTERRUPTED
 from pointsman.app.cli.output import json_option
-from pointsman.app.cli.simulate_output import check_files, print_results, write_files
+from pointsman.app.cli.simulate_output import check_files, write_and_print
 from pointsman.app.cli.simulate_plan import SimulateFlags, plan
 from pointsman.app.cli.simulate_progress import RunsBar
 from pointsman.app.experiments.conduct import GOODPUT_TARGET, conduct
@@ -66,7 +66,7 @@ def simulate(
     """
     if bisect and sweep_text is None:
         raise ConfigError("--bisect looks between the points of a sweep; give one with --sweep")
-    check_files(json_file, csv_file, html_file)
+    check_files(json_file, csv_file, html_file, flags["trace"])
     planned = plan(SimulateFlags(**flags), sweep_text)
     for note in planned.notes:
         click.echo(note if note.startswith(" ") else f"note: {note}", err=True)
@@ -80,6 +80,7 @@ def simulate(
             on_progress=bar.show,
         )
     summary = summarize(results, knee, planned.notes)
-    write_files(summary, results, csv_file, html_file)
-    print_results(summary, json_file)
+    write_and_print(summary, results, json_file, csv_file, html_file)
+    if results.died:
+        raise ConfigError(results.died)
     return EXIT_INTERRUPTED if results.interrupted else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -38,8 +39,9 @@ _PIPE_WIDTH = 140
 """Columns where the output is no terminal, so that nobody has to guess what was cut off."""
 
 
-def check_files(json_file: str | None, csv_file: Path | None, html_file: Path | None) -> None:
+def check_files(json_file: str | None, csv_file: Path | None, html_file: Path | None, trace: Path | None) -> None:
     """Whether the files can be written, before hours are spent. Raises ConfigError."""
+    taken = {} if trace is None else {trace.resolve(): "--trace"}
     for option, file in (("--json", json_file), ("--csv", csv_file), ("--html", html_file)):
         if file is None or file == STDOUT:
             continue
@@ -48,26 +50,53 @@ def check_files(json_file: str | None, csv_file: Path | None, html_file: Path | 
             raise ConfigError(f"{option} {file}: is a folder; name a file in it")
         if not path.parent.is_dir():
             raise ConfigError(f"{option} {file}: there is no folder {path.parent}; make it first")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"{option} {file}: can't be written: no permission")
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise ConfigError(f"{option} {file}: is the file of {other} too; name another one to write")
 
 
-def write_files(summary: Summary, results: Results, csv_file: Path | None, html_file: Path | None) -> None:
-    """The CSV and the report, where they are wanted. Raises ConfigError when one can't be written."""
-    if csv_file is not None:
+def write_and_print(
+    summary: Summary, results: Results, json_file: str | None, csv_file: Path | None, html_file: Path | None
+) -> None:
+    """Everything that is wanted. Raises ConfigError when a file can't be written, after all that can was."""
+    failed: list[ConfigError] = []
+    for write in (
+        lambda: _write_csv(summary, csv_file),
+        lambda: _write_html(summary, results, html_file),
+        lambda: _print_results(summary, json_file),
+    ):
         try:
-            with csv_file.open("w", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(HEADER)
-                writer.writerows(csv_rows(summary))
-        except OSError as error:
-            raise ConfigError(f"--csv {csv_file}: can't be written: {error.strerror}") from error
-    if html_file is not None:
-        try:
-            html_file.write_text(html_report(summary, results), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--html {html_file}: can't be written: {error.strerror}") from error
+            write()
+        except ConfigError as error:
+            failed.append(error)
+    if failed:
+        raise ConfigError("; ".join(map(str, failed)))
 
 
-def print_results(summary: Summary, json_file: str | None) -> None:
+def _write_csv(summary: Summary, csv_file: Path | None) -> None:
+    if csv_file is None:
+        return
+    try:
+        with csv_file.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(HEADER)
+            writer.writerows(csv_rows(summary))
+    except OSError as error:
+        raise ConfigError(f"--csv {csv_file}: can't be written: {error.strerror}") from error
+
+
+def _write_html(summary: Summary, results: Results, html_file: Path | None) -> None:
+    if html_file is None:
+        return
+    try:
+        html_file.write_text(html_report(summary, results), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html {html_file}: can't be written: {error.strerror}") from error
+
+
+def _print_results(summary: Summary, json_file: str | None) -> None:
     """The document, or the table and the verdict."""
     if json_file is not None:
         write_json(summary, json_file)

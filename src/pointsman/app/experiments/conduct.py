@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pointsman.app.experiments.comparison import BySeed, Metrics
 from pointsman.app.experiments.curves import Curves
 from pointsman.app.experiments.plan import Experiment, Result, Run
-from pointsman.app.experiments.runner import OnProgress, Runner
+from pointsman.app.experiments.runner import OnProgress, ProcessDiedError, Runner
 from pointsman.app.experiments.sweep import Knee, Sweep, between, knee
 
 GOODPUT_TARGET = 0.99
@@ -35,6 +35,8 @@ class Results:
     """In the order of points, entries and seeds."""
     sweep: Sweep | None = None
     interrupted: bool = False
+    died: str = ""
+    """Why there are no more, where a process was killed."""
 
     def metrics(self, point: int) -> dict[str, BySeed]:
         """Metrics by label and seed; a policy without finished runs has none."""
@@ -95,14 +97,14 @@ class _Conductor:
         self.experiment = replace(self.experiment, points=(*self.experiment.points, *more))
         return list(range(first, first + len(more)))
 
-    def results(self, *, interrupted: bool) -> Results:
+    def results(self, *, interrupted: bool = False, died: str = "") -> Results:
         """In order; the points of a sweep by value."""
         order = sorted(range(len(self.experiment.points)), key=lambda number: self.experiment.points[number].value)
         place = {number: position for position, number in enumerate(order)}
         ordered = replace(self.experiment, points=tuple(self.experiment.points[number] for number in order))
         moved = [replace(each, run=replace(each.run, point=place[each.run.point])) for each in self.found.values()]
         moved.sort(key=lambda each: (each.run.point, each.run.entry, each.run.seed))
-        return Results(ordered, tuple(moved), self.sweep, interrupted)
+        return Results(ordered, tuple(moved), self.sweep, interrupted, died)
 
 
 def conduct(
@@ -117,18 +119,23 @@ def conduct(
     """Carry out an experiment in `jobs` processes.
 
     `bisections`: so many times, halve the distance between the last good point of each policy and the first bad one.
-    `target`: share of requests that have to meet the SLO there. Ctrl-C ends it; what is done is in the results.
+    `target`: share of requests that have to meet the SLO there. Ctrl-C ends it, and so does a process that is killed;
+    what is done is in the results. Raises ProcessDiedError if that is nothing.
     """
     with Runner(experiment, jobs) as runner:
         conductor = _Conductor(runner, experiment, sweep, on_progress)
         try:
             conductor.carry_out(range(len(experiment.points)))
             for _ in range(bisections):
-                knees = conductor.results(interrupted=False).knees(target)
+                knees = conductor.results().knees(target)
                 values = between(sweep, list(knees.values())) if sweep is not None else []
                 if not values:
                     break
                 conductor.carry_out(conductor.extend(values))
         except KeyboardInterrupt:
             return conductor.results(interrupted=True)
-        return conductor.results(interrupted=False)
+        except ProcessDiedError as error:
+            if not conductor.found:
+                raise
+            return conductor.results(died=str(error))
+        return conductor.results()

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
 import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from types import TracebackType
 
 from pointsman.app.experiments.curves import curves_of
 from pointsman.app.experiments.metrics import metrics_of
-from pointsman.app.experiments.plan import Experiment, Point, Result, Run
+from pointsman.app.experiments.plan import Entry, Experiment, Point, Result, Run
 from pointsman.app.experiments.workload import TraceMemo
 from pointsman.app.simulate.run import simulate
 from pointsman.core.model.errors import ConfigError, PointsmanError, PolicyError
+from pointsman.core.policies.policy import Policy
 
 OnProgress = Callable[[float], None]
 """Hears what share of the run in progress is done, 0 to 1."""
+
+
+class ProcessDiedError(ConfigError):
+    """A process was killed with the run that it made."""
 
 
 class _Worker:
@@ -32,12 +40,13 @@ class _Worker:
 
     def carry_out(self, run: Run, point: Point, on_progress: OnProgress | None = None) -> Result:
         entry = self._experiment.entries[run.entry]
+        policy = _copied(entry)
         trace = self._traces.trace(run.seed, point.rate)
         try:
             outcome = simulate(
                 trace,
                 point.setup,
-                copy.deepcopy(entry.policy),
+                policy,
                 seed=run.seed,
                 policy_seed=zlib.crc32(f"{entry.label} {run.seed}".encode()),
                 clients=point.clients,
@@ -86,7 +95,7 @@ class Runner:
 
         `on_progress` is called only where runs happen in this process.
 
-        Raises what a simulation raises, and ConfigError when a process died.
+        Raises what a simulation raises, and ProcessDiedError.
         """
         wanted = list(runs)
         if min(self._jobs, len(wanted)) <= 1:
@@ -94,13 +103,25 @@ class Runner:
                 yield self._here.carry_out(run, point, on_progress)
             return
         pool = self._started_pool(len(wanted))
+        broken: BrokenProcessPool | None = None
+        futures = []
         try:
-            for future in as_completed([pool.submit(_carry_out, run, point) for run, point in wanted]):
-                yield future.result()
+            with _ctrl_c_waits():
+                for run, point in wanted:
+                    futures.append(pool.submit(_carry_out, run, point))
         except BrokenProcessPool as error:
-            raise ConfigError(
+            broken = error
+        for future in as_completed(futures):
+            try:
+                result = future.result()
+            except BrokenProcessPool as error:
+                broken = error
+            else:
+                yield result
+        if broken is not None:
+            raise ProcessDiedError(
                 "a process of the simulation died, perhaps for want of memory; take fewer (--jobs) or a shorter trace"
-            ) from error
+            ) from broken
 
     def _started_pool(self, most: int) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -122,7 +143,26 @@ def _begin(pickled: bytes) -> None:
     global _worker  # noqa: PLW0603
     # Ctrl-C goes to the whole group; the parent decides what happens.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
     _worker = _Worker(pickle.loads(pickled))
+
+
+def _follow_parent() -> None:
+    """Ends this process when the parent is gone, however: nobody would ever take the results or give the next run."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Processes that start meanwhile never hear of Ctrl-C, not even before they can ignore it; this one does after."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _carry_out(run: Run, point: Point) -> Result:
@@ -130,7 +170,20 @@ def _carry_out(run: Run, point: Point) -> Result:
     return _worker.carry_out(run, point)
 
 
+def _copied(entry: Entry) -> Policy:
+    """A policy for one run. Raises PolicyError."""
+    try:
+        return copy.deepcopy(entry.policy)
+    except Exception as error:
+        raise PolicyError(
+            f"policy {entry.label!r} can't be copied, and each run needs one of its own: {error}; "
+            "keep locks, files and connections out of it"
+        ) from error
+
+
 def _pickled(experiment: Experiment) -> bytes:
+    for entry in experiment.entries:
+        _copied(entry)
     try:
         return pickle.dumps(experiment, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
