@@ -174,7 +174,7 @@ def test_a_long_trace_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert whole.simulated_requests == 60
 
 
-@pytest.mark.parametrize("after", [0, 5, 30])
+@pytest.mark.parametrize("after", [0, 5, 30, 70])
 def test_interrupted_it_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     results = laboratory.Runner.results
     left = [after]
@@ -191,7 +191,10 @@ def test_interrupted_it_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, aft
     answer = advice(findings)
     assert findings.interrupted
     assert answer.interrupted
-    assert worth(findings) is (Worth.NO if after == 30 else Worth.UNKNOWN)
+    # 12 runs of policies, then loads: that nothing was found by then says nothing.
+    assert worth(findings) is (Worth.NO if after == 70 else Worth.UNKNOWN)
+    assert answer.policy == ("round_robin" if after == 70 else None)
+    assert any(section.title == "Policy" for section in answer.sections) == (after == 70)
     assert (answer.comparison is None) == (after == 0)
     assert any("interrupted" in each for each in answer.unknown)
     assert text(answer)

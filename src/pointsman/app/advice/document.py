@@ -81,7 +81,8 @@ class Advice(msgspec.Struct, frozen=True):
     worth: str
     """A coordination layer: `yes`, `some`, `no` or `unknown`."""
     headline: str
-    policy: str
+    policy: str | None
+    """The one to take; null: too little was simulated."""
     fleet: FleetAnswer
     split: SplitAnswer | None
     cache: CacheAnswer | None

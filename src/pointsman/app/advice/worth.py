@@ -62,7 +62,7 @@ def worth(findings: Findings) -> Worth:
     """The grade."""
     if findings.together.workers == 1:
         return Worth.NO
-    if findings.aware is None or min((len(runs) for runs in findings.policies.values()), default=0) < 2:
+    if findings.aware is None or too_little(findings):
         return Worth.UNKNOWN
     found = reasons(findings)
     if Reason.GOODPUT in found:
@@ -70,6 +70,14 @@ def worth(findings: Findings) -> Worth:
     if found and not much_room(findings) and {Reason.WORKERS, Reason.LOAD} & set(found):
         return Worth.YES
     return Worth.SOME if found else Worth.NO
+
+
+def too_little(findings: Findings) -> bool:
+    """Whether it was interrupted before anything could be said of policies: that nothing was found may still change."""
+    if not findings.interrupted:
+        return False
+    seeds = min((len(runs) for runs in findings.policies.values()), default=0)
+    return seeds < findings.question.seeds or not (findings.loads or reasons(findings))
 
 
 def recommended(findings: Findings) -> str:

@@ -6,7 +6,17 @@ from pointsman.app.advice import figures
 from pointsman.app.advice.choice import DECIDES, mean_of
 from pointsman.app.advice.findings import AWARE, Findings
 from pointsman.app.advice.traffic import NO_REUSE
-from pointsman.app.advice.worth import LATENCIES, Reason, Worth, much_room, reasons, recommended, wins, worth
+from pointsman.app.advice.worth import (
+    LATENCIES,
+    Reason,
+    Worth,
+    much_room,
+    reasons,
+    recommended,
+    too_little,
+    wins,
+    worth,
+)
 from pointsman.app.experiments.verdict import listed, sentences
 
 _LEAST_LOADED = "least_loaded"
@@ -21,7 +31,7 @@ def headline(findings: Findings) -> str:
         more = needed is not None and needed.value != 1
         return f"{said} But this load needs more than one worker: ask again with as many." if more else said
     if grade is Worth.UNKNOWN:
-        if findings.traffic.caches is None and findings.policies:
+        if not too_little(findings):
             room = ", which keeps the SLO with much room to spare" if much_room(findings) else ""
             return (
                 "This trace can't tell. It does not say what prompts have in common, so only load could be compared, "
@@ -56,8 +66,10 @@ def coordination(findings: Findings) -> list[str]:
 
 def policy(findings: Findings) -> list[str]:
     """Which one, and what it needs."""
-    if not findings.policies or findings.together.workers == 1:
-        return ["Any: with one worker all policies do the same."] if findings.together.workers == 1 else []
+    if findings.together.workers == 1:
+        return ["Any: with one worker all policies do the same."]
+    if too_little(findings):
+        return []
     chosen, aware = recommended(findings), findings.aware
     said = []
     if chosen == findings.plain:
