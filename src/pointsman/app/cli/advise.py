@@ -87,7 +87,7 @@ def advise(
     It simulates policies, loads, splits and fleet sizes, and says nothing that chance could have made. Ctrl-C ends it
     early and tells what is known by then.
     """
-    check_files(json_file, None, html_file)
+    check_files(json_file, None, html_file, trace_file)
     profiles, counts = parse_profiles(profile, load_profile), parse_gpus(gpus)
     possible = fleets(profiles, counts)
     limits = None if slo is None else parse_slo(slo)
