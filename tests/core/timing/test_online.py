@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.interval import Interval
 from pointsman.core.timing.online import LearnedTimes
 from pointsman.core.timing.prediction import Load, ttft_ms
+from pointsman.core.timing.step import StepCoefficients
 
 BUSY = Interval(1, 32, 32 * 40, 32 * 40 * 2500)
 FOUR = ("w0", "w1", "w2", "w3")
@@ -105,6 +107,24 @@ def test_what_repeats_is_the_truth() -> None:
         assert step_ms(times, "w") == pytest.approx(BUSY.predicted_ms(TRUTH) / 3) if number else True
         times.observe("w", "h100", interval(rng))
     assert step_ms(times, "w") > 0.8 * BUSY.predicted_ms(TRUTH)
+
+
+@pytest.mark.parametrize(("decode", "prefill"), [(5, 2), (10, 2), (10, 5), (3, 10)])
+def test_a_prior_wrong_by_another_factor_for_prompts_is_corrected(decode: float, prefill: float) -> None:
+    prior = StepCoefficients(6.42, 0.01, 0.05, 0.02)
+    truth = StepCoefficients(6.42 * decode, 0.01 * decode, 0.05 * decode, 0.02 * prefill)
+    times = LearnedTimes({"h100": prior})
+    decoding, prompt = Interval(1, 16, 64, 64_000), Interval(1, 1, prefill_tokens=2000, starts=1)
+    for number in range(60):
+        # Turn about, so that three in a row never agree.
+        work = (decoding, prompt)[number % 2]
+        times.observe("w0", "h100", replace(work, elapsed_ms=work.predicted_ms(truth, 5)))
+    found = times.coefficients("w0")
+    assert found is not None
+    assert decoding.predicted_ms(found) == pytest.approx(decoding.predicted_ms(truth), rel=0.05)
+    error = times.error("w0")
+    assert error is not None
+    assert error.samples == 60
 
 
 def test_a_worker_of_another_class_starts_anew() -> None:

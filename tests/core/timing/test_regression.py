@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -134,3 +135,17 @@ def test_an_engine_without_times_has_a_prior_too() -> None:
     for _ in range(200):
         regression.learn(interval(rng, StepCoefficients(0.2, 0.001, 0.0005, 0.0005)))
     assert regression.predicted_ms(BUSY) == pytest.approx(32 * 0.29, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_times_beyond_reason_leave_finite_coefficients(seed: int) -> None:
+    rng = random.Random(seed)
+    regression = StepRegression(StepCoefficients(23.8, 1.86, 0.5, 1.5))
+    for _ in range(30):
+        # A million prompt tokens in no time: nothing but one line of all that could be is known, and that too well.
+        for tokens in (1.0, 1e6):
+            regression.learn(Interval(10 ** rng.uniform(-6, 0), tokens // 1e6, 0, 0, tokens, tokens**2))
+            found = regression.coefficients
+            values = (found.a_ms, found.b_ms_per_sequence, found.c_ms_per_1000_context_tokens)
+            values += (found.d_ms_per_prefill_token, found.q_ms_per_square_token, regression.overhead_ms)
+            assert all(math.isfinite(value) and value >= 0 for value in values)

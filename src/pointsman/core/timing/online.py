@@ -5,7 +5,8 @@ together; a worker that is slower than its like (heat, a noisy neighbour) shows 
 stays. What all workers of a class share moves into the coefficients again.
 
 After a join the first intervals that take far longer than predicted are set aside: they are compilation or loading, or
-the truth, which only repetition can tell. Three in a row that agree are the truth.
+the truth, which only repetition can tell. Three in a row that agree are the truth, and so are eight that do not: where
+a prior is wrong by another factor for prompts than for tokens, no three of a mixture need agree.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FAR = 2.0
 """Times longer than predicted at which a young worker's interval is set aside."""
 _YOUNG = 8.0
 """Intervals after which a worker is no longer young."""
-_REPEATS = 3
+_REPEATS, _MOST_ASIDE = 3, 8
 _ALIKE = 1.7
 """Largest over least of the ratios that agree."""
 _FACTOR_SD, _FACTOR_DRIFT, _FACTOR_LEAST_SD = 0.15, 0.012, 0.02
@@ -217,12 +218,14 @@ class LearnedTimes:
         known.aside.append(interval)
         if len(known.aside) < _REPEATS:
             return
-        ratios = [one.elapsed_ms / max(regression.predicted_ms(one), 1e-6) for one in known.aside]
-        if max(ratios) > _ALIKE * min(ratios):
-            del known.aside[0]
+        last = known.aside[-_REPEATS:]
+        ratios = [one.elapsed_ms / max(regression.predicted_ms(one), 1e-6) for one in last]
+        agree = max(ratios) <= _ALIKE * min(ratios)
+        if not agree and len(known.aside) < _MOST_ASIDE:
             return
-        aside, known.aside = known.aside, []
-        for one in aside:
+        believed = last if agree else list(known.aside)
+        known.aside.clear()
+        for one in believed:
             known.steps.observe(regression.predicted_ms(one) * math.exp(known.log_factor), one.elapsed_ms)
             self._learn(known, regression, one)
 

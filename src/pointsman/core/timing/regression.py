@@ -30,6 +30,8 @@ _LEAST_NOISE, _FIRST_NOISE = 0.01, 0.05
 _MEDIAN_DEVIATION = 0.674
 """Of a normal distribution, in standard deviations."""
 _OVERHEAD_SCALE_MS = 20.0
+_RIDGE = 1e-9
+"""Of the diagonal: what intervals of one kind alone say can be solved, however much of it there is."""
 
 Vector = NDArray[np.float64]
 
@@ -150,6 +152,7 @@ class StepRegression:
     def _solve(self) -> None:
         variance = self.noise**2
         matrix = self._information + variance * self._prior_information
+        matrix += _RIDGE * np.diag(matrix.diagonal())
         inverse: Vector = np.linalg.inv(matrix)
         self._covariance = variance * inverse
         right = self._right + variance * self._prior_right
