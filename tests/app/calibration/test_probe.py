@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import aiohttp
 import pytest
 
 from pointsman.app.calibration.fit import fit
 from pointsman.app.calibration.probe import Probe
-from pointsman.app.calibration.probe_plan import probe_plan, random_text
+from pointsman.app.calibration.probe_plan import Ask, ProbePlan, probe_plan, random_text
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.model.errors import CalibrationError
 from pointsman.core.timing.profiles import profile
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
-from pointsman.edge.engines.timed_completion import CompletionClient
+from pointsman.edge.engines.timed_completion import CompletionClient, TimedCompletion
 
 SPEEDUP = 4.0
 
@@ -71,7 +72,7 @@ async def test_what_came_before_a_cancellation_stays(engine_url: str) -> None:
     enough = asyncio.Event()
     async with aiohttp.ClientSession() as session:
         probe = Probe(CompletionClient(session, engine_url, "sim"), plan, random.Random(0), most_s=60)
-        running = asyncio.ensure_future(probe.run(lambda done: enough.set() if done == 2 else None))
+        running = asyncio.ensure_future(probe.run(lambda done: enough.set() if done == 3 else None))
         await enough.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -88,3 +89,28 @@ async def test_it_ends_when_its_time_is_over(engine_url: str) -> None:
         await probe.run()
     assert probe.timed_out
     assert len(probe.answers) <= 1
+
+
+class Stalling:
+    """An engine whose fourth answer and all later ones begin but never end."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ask(self, prompt: str, output_tokens: int, on_first: Callable[[], None]) -> TimedCompletion:
+        self.asked += 1
+        on_first()
+        if self.asked > 3:
+            await asyncio.Event().wait()
+        return TimedCompletion(0.0, 0.1, 0.2, 64, output_tokens, None)
+
+
+async def test_a_round_that_hangs_ends_with_the_time_and_is_not_looked_at() -> None:
+    engine = Stalling()
+    plan = ProbePlan(((Ask(64, 4),), (Ask(64, 4),) * 4))
+    probe = Probe(cast(CompletionClient, engine), plan, random.Random(0), most_s=0.05)
+    await probe.run()
+    assert engine.asked == 5
+    assert probe.timed_out
+    # Two answers of the second round came, beside two of which nothing is known.
+    assert len(probe.answers) == 1

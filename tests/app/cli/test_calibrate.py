@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pointsman.app.cli import main
+from pointsman.edge.telemetry.decision_row import pack_keys
 from pointsman.edge.traces.canonical import write_trace
 from pointsman.edge.traces.formats import read_trace
 from pointsman.edge.traces.profile_file import load_profile
@@ -68,7 +69,7 @@ def test_a_file_becomes_a_profile(run_file: Path, tmp_path: Path, capsys: pytest
         ([], "give either a FILE of results or --engine URL"),
         (["FILE", "--engine", "http://127.0.0.1:1"], "give either a FILE of results or --engine URL"),
         (["FILE", "--out", "no/where.yaml"], "there is no folder no; make it first"),
-        (["FILE", "--out", "x.yaml"], "give --kv-tokens"),
+        (["FILE", "--out", "x.yaml"], "a profile (--out) must hold that: give --kv-tokens"),
         (["FILE", "--start", "h100/lama"], "is not known; did you mean"),
         (["FILE", "--kv-tokens", "600"], "give the engine's --kv-tokens as it was"),
         (["gone.jsonl"], "gone.jsonl: no such file"),
@@ -84,6 +85,54 @@ def test_what_is_wrong_is_one_line(
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("pointsman: ")]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def decision_rows(run_file: Path, **changes: object) -> list[str]:
+    """The same run as a decision log of a front end that did not tokenize."""
+    lines = ['{"pointsman_decisions":1}']
+    for number, one in enumerate(read_trace(run_file).observed):
+        assert one.first_token_ms is not None
+        assert one.last_token_ms is not None
+        row = {
+            "id": str(number),
+            "at_ms": one.arrival_ms,
+            "model": "m",
+            "status": "finished",
+            "http": 200,
+            "prompt_tokens": one.prompt_tokens,
+            "prompt_from": "engine",
+            "output_tokens": one.output_tokens,
+            "worker": "w0",
+            "block_unit": "bytes",
+            "block_size": 128,
+            "prompt_bytes": 4 * one.prompt_tokens + one.prompt_tokens // 5,
+            "blocks": pack_keys([1000 * number + block for block in range(one.prompt_tokens * 4 // 128)]),
+            "first_token_ms": one.first_token_ms - one.arrival_ms,
+            "last_token_ms": one.last_token_ms - one.arrival_ms,
+        }
+        lines.append(json.dumps({**row, **changes}))
+    return lines
+
+
+def test_a_decision_log_whose_blocks_are_of_text_becomes_a_profile(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "decisions.jsonl"
+    log.write_text("\n".join(decision_rows(run_file)) + "\n")
+    assert main.run(["calibrate", str(log), "--start", "h100/llama-8b", "--scheduling", "ahead", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "blocks are 128 bytes of text, taken for 30 tokens each" in told.err
+    values = {one["name"]: one["value"] for one in json.loads(told.out)["coefficients"]}
+    assert values["d"] == pytest.approx(TOKEN_MS, rel=0.05)
+
+
+def test_answers_that_were_not_streamed_do_not_tell_enough(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "decisions.jsonl"
+    log.write_text("\n".join(decision_rows(run_file, streamed=False, first_token_ms=None)) + "\n")
+    assert main.run(["calibrate", str(log)]) == 2
+    assert "has 0 requests with times of their first and last token (answers that are not" in capsys.readouterr().err
 
 
 def test_cached_prompts_that_nobody_names_are_a_warning(

@@ -125,11 +125,11 @@ def measurements(
     for request, observed in zip(requests, loaded.observed, strict=True):
         rows.setdefault(observed.worker, []).append((request, observed))
     found = tuple(measurement(of_worker, block_tokens, most_requests, more_followed) for of_worker in rows.values())
-    known = sum(int(np.isfinite(one.last_ms).sum()) for one in found)
+    known = sum(int((np.isfinite(one.first_ms) & np.isfinite(one.last_ms)).sum()) for one in found)
     if known < LEAST_REQUESTS:
         raise CalibrationError(
-            f"{name}: has {known} requests with times of their first and last token; "
-            f"at least {LEAST_REQUESTS} are needed, 60 are good"
+            f"{name}: has {known} requests with times of their first and last token (answers that are not streamed "
+            f"have no first one); at least {LEAST_REQUESTS} are needed, 60 are good"
         )
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 
 from pointsman.app.calibration.measurement import LEAST_REQUESTS, Measurement, measurement
@@ -19,7 +18,10 @@ OnAnswer = Callable[[int], None]
 
 
 class Probe:
-    """One run of a plan. `run` may be cancelled: what has come stays in `answers`."""
+    """One run of a plan. `run` may be cancelled: the answers of rounds that were whole stay in `answers`.
+
+    Those of a round that was cut off shared the engine with requests of which nothing is known.
+    """
 
     def __init__(self, client: CompletionClient, plan: ProbePlan, rng: random.Random, *, most_s: float) -> None:
         self.answers: list[TimedCompletion] = []
@@ -32,21 +34,27 @@ class Probe:
 
     async def run(self, on_answer: OnAnswer = lambda _: None) -> None:
         """Ask round by round. Raises EngineError as soon as one answer fails."""
-        end_s = time.monotonic() + self._most_s
-        for asks in self._plan.rounds:
-            if time.monotonic() > end_s:
-                self.timed_out = True
-                return
-            async with asyncio.TaskGroup() as group:
-                for ask in asks:
-                    begun = asyncio.Event()
-                    group.create_task(self._one(ask, begun, on_answer))
-                    await begun.wait()
+        try:
+            async with asyncio.timeout(self._most_s):
+                for asks in self._plan.rounds:
+                    self.answers += await self._round(asks, on_answer)
+        except TimeoutError:
+            self.timed_out = True
 
-    async def _one(self, ask: Ask, begun: asyncio.Event, on_answer: OnAnswer) -> None:
-        text = random_text(ask.words, self._rng)
-        self.answers.append(await self._client.ask(text, ask.output_tokens, begun.set))
-        on_answer(len(self.answers))
+    async def _round(self, asks: tuple[Ask, ...], on_answer: OnAnswer) -> list[TimedCompletion]:
+        answers: list[TimedCompletion] = []
+
+        async def one(ask: Ask, begun: asyncio.Event) -> None:
+            text = random_text(ask.words, self._rng)
+            answers.append(await self._client.ask(text, ask.output_tokens, begun.set))
+            on_answer(len(self.answers) + len(answers))
+
+        async with asyncio.TaskGroup() as group:
+            for ask in asks:
+                begun = asyncio.Event()
+                group.create_task(one(ask, begun))
+                await begun.wait()
+        return answers
 
     def measured(self) -> Measurement:
         """What it is worth. Raises CalibrationError when too little has come."""

@@ -14,7 +14,7 @@ from pointsman.app.calibration.measurement import Measurement, measurements
 from pointsman.app.calibration.profile_of import EngineIdentity, profile_of
 from pointsman.app.calibration.quality import judge
 from pointsman.app.cli.calibrate_output import Status, document, print_quality
-from pointsman.app.cli.calibrate_probe import ProbeFlags, probe_engine
+from pointsman.app.cli.calibrate_probe import KV_NEEDED, ProbeFlags, probe_engine
 from pointsman.app.cli.main import EXIT_INTERRUPTED
 from pointsman.app.cli.output import STDOUT, json_option, write_json
 from pointsman.core.engine_model.config import EngineConfig
@@ -29,6 +29,7 @@ _PATH = click.Path(path_type=Path)
 MOST_REQUESTS = 300
 """Of each worker: more make the fit slower and hardly better."""
 _USUAL_KV_BYTES = 131_072
+_USUAL_BLOCK = 16
 _MUCH_CACHED = 0.1
 _AHEAD = {"auto": None, "ahead": True, "between": False}
 
@@ -101,7 +102,8 @@ def calibrate(
     cached_notes: list[str] = []
     if url is not None:
         key = _key(api_key_env)
-        flags = ProbeFlags(url, model, key, most_tokens, most_seconds, most_prompt, most_sequences, seed)
+        kv_needed = out is not None and kv_tokens is None and similar is None
+        flags = ProbeFlags(url, model, key, most_tokens, most_seconds, most_prompt, most_sequences, seed, kv_needed)
         measured, facts, interrupted = probe_engine(flags)
         source = f"measured at {facts.describe().partition(';')[0]}"
     else:
@@ -110,7 +112,7 @@ def calibrate(
     sizes = _Sizes(kv_tokens, block_tokens, max_num_seqs, max_batched_tokens)
     engine, known_kv, notes = _engine(sizes, similar, facts, measured)
     if out is not None and known_kv is None:
-        raise ConfigError("--out: the profile must say how much the engine's KV cache holds; give --kv-tokens")
+        raise ConfigError(f"it is not known how much the engine's KV cache holds; {KV_NEEDED}")
     with Status() as status:
         solution = fit(
             measured,
@@ -166,7 +168,7 @@ def _engine(
 ) -> tuple[EngineConfig, int | None, list[str]]:
     """Sizes for the replay, the KV cache's if it is known, and what had to be assumed."""
     kv_tokens = sizes.kv_tokens or (facts and facts.kv_capacity_tokens) or (similar and similar.kv_tokens) or None
-    block = sizes.block_tokens or (facts and facts.block_size_tokens) or 16
+    block = sizes.block_tokens or (facts and facts.block_size_tokens) or _block_for(measured[0].block_tokens)
     sequences = sizes.max_num_seqs or (facts and facts.max_batch) or 256
     notes = []
     held = kv_tokens
@@ -185,6 +187,12 @@ def _engine(
         max_model_len=blocks * block,
     )
     return config, kv_tokens, notes
+
+
+def _block_for(trace_block_tokens: int) -> int:
+    """The usual block size, or that of the trace where those don't go together, as blocks of text do not."""
+    fits = trace_block_tokens and trace_block_tokens % _USUAL_BLOCK and _USUAL_BLOCK % trace_block_tokens
+    return trace_block_tokens if fits else _USUAL_BLOCK
 
 
 def _identity(name: str, kv_tokens: int, similar: Profile | None, facts: EngineFacts | None) -> EngineIdentity:

@@ -14,13 +14,14 @@ from pointsman.app.calibration.probe import Probe
 from pointsman.app.calibration.probe_plan import probe_plan
 from pointsman.app.cli.calibrate_output import Status
 from pointsman.app.cli.run_loop import run_until_stopped
-from pointsman.core.model.errors import ConfigError, PointsmanError
+from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.engines.detect import detect
 from pointsman.edge.engines.facts import EngineFacts
 from pointsman.edge.engines.http import EngineHttp
 from pointsman.edge.engines.timed_completion import CompletionClient
 
+KV_NEEDED = "a profile (--out) must hold that: give --kv-tokens"
 _ROOM_TOKENS = 256
 """Of the context, for the answer and for words of several tokens."""
 
@@ -37,6 +38,8 @@ class ProbeFlags:
     most_prompt: int
     most_sequences: int
     seed: int
+    kv_needed: bool
+    """The engine must say how much its KV cache holds."""
 
 
 def probe_engine(flags: ProbeFlags) -> tuple[tuple[Measurement, ...], EngineFacts, bool]:
@@ -65,6 +68,8 @@ class _ProbeRun:
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
             _, facts = await detect(EngineHttp(session, self._url, api_key=flags.api_key))
             self.facts = facts
+            if flags.kv_needed and not facts.kv_capacity_tokens:
+                raise ConfigError(f"{self._url} does not say how much its KV cache holds; {KV_NEEDED}")
             plan = probe_plan(
                 most_prompt_tokens=min(
                     flags.most_prompt, (facts.max_context_tokens or 1 << 30) * 3 // 4 - _ROOM_TOKENS
@@ -88,7 +93,7 @@ class _ProbeRun:
                     # Ctrl-C: what has come is used.
                     self.interrupted = True
                 except BaseExceptionGroup as errors:
-                    raise _first(errors) from errors
+                    raise _first(errors, len(probe.answers), plan.requests) from errors
             if probe.timed_out:
                 click.echo(f"the time was over after {len(probe.answers)} of {plan.requests} requests", err=True)
         return 0
@@ -105,9 +110,9 @@ def _model(wanted: str | None, facts: EngineFacts) -> str:
     return own[0]
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first(errors: BaseExceptionGroup[BaseException], answered: int, asked: int) -> BaseException:
     known = errors.subgroup(PointsmanError)
     found: BaseException = known if known is not None else errors
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
-    return found
+    return EngineError(f"{found}; {answered} of {asked} requests were answered before") if known and answered else found

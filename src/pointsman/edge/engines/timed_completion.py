@@ -15,6 +15,7 @@ from pointsman.edge.engines.http import connect_reason
 from pointsman.edge.wire.sse import StreamScanner
 
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
+_STREAM = "text/event-stream"
 _MOST_ERROR_BYTES = 500
 
 
@@ -80,6 +81,11 @@ class CompletionClient:
                 headers={**self._headers, "Content-Type": "application/json"},
                 allow_redirects=False,
             ) as answer:
+                if answer.status == 200 and answer.content_type != _STREAM:
+                    raise EngineError(
+                        f"POST {self.url}{self._path} answered {answer.content_type} where a stream was asked for "
+                        f"({_STREAM}): only engines that stream can be measured"
+                    )
                 if answer.status == 200:
                     return await self._read(answer, sent_s, on_first)
                 text = (await answer.content.read(_MOST_ERROR_BYTES)).decode("utf-8", "replace")
