@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -25,6 +26,14 @@ def test_version_waits_for_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_a_terminal_can_not_show_is_no_error() -> None:
+    options = ["--make", "chat --arrivals 2 --sessions 2", "--workers", "2", "--profile", "tiny", "--seeds", "1"]
+    command = [sys.executable, "-m", "pointsman.app.cli.main", "simulate", *options, "--policy", "random"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b" requests, 2 ? tiny, " in done.stdout
 
 
 def test_every_verb_has_help(capsys: pytest.CaptureFixture[str]) -> None:

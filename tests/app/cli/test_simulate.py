@@ -163,6 +163,11 @@ def test_turns_come_when_answers_allow(options: list[str], capsys: pytest.Captur
     assert "requests of chat wait for answers, so only how fast conversations begin" in capsys.readouterr().err
 
 
+def test_made_traffic_has_no_format(capsys: pytest.CaptureFixture[str]) -> None:
+    assert made("chat --arrivals 2 --sessions 20", "--format", "mooncake") == 2
+    assert "--format mooncake: traffic that is made has none" in capsys.readouterr().err
+
+
 def test_part_of_made_traffic(capsys: pytest.CaptureFixture[str]) -> None:
     assert made("chat --arrivals 2 --sessions 20", "--requests", "7", "--seeds", "1") == 0
     assert capsys.readouterr().out.startswith("chat, 7 requests, ")
@@ -260,6 +265,11 @@ def test_names_in_the_report_are_escaped(simulate: Simulate, trace: Path, tmp_pa
         (["--max-context-tokens", "1000"], "every prompt of talk is longer than the longest context (1,000 tokens"),
         (["--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no folder /nowhere/at; make it"),
         (["--csv", "table", "--html", "./table"], "--html table: is the file of --csv too; name another one"),
+        (["--knee", "nan"], "--knee nan: write a number"),
+        (["--front-end-ms", "inf"], "--front-end-ms inf: write a number"),
+        (["--sweep", "rate=1,2", "--rate", "2"], "the sweep says what load there is; leave out --rate"),
+        (["--sweep", "clients=1,2", "--rate", "2"], "the sweep says what load there is; leave out --rate"),
+        (["--sweep", "clients=1,2", "--clients", "2"], "the sweep says how many; leave out --clients"),
         (["--csv", "/"], "--csv /: is a folder; name a file in it"),
         (["--trace", "/nowhere.jsonl"], "/nowhere.jsonl: no such file"),
     ],

@@ -29,7 +29,12 @@ def test_one_profile_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["prefill=h100/llama-8b,decode=h200/llama-8b", "decode=h200/llama-8b,prefill=h100/llama-8b"]
+    "text",
+    [
+        "prefill=h100/llama-8b,decode=h200/llama-8b",
+        "decode=h200/llama-8b,prefill=h100/llama-8b",
+        " prefill = h100/llama-8b , decode=h200/llama-8b ",
+    ],
 )
 def test_a_profile_for_each_role(text: str) -> None:
     found = parse_profiles(text, profile)

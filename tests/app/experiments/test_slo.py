@@ -15,6 +15,7 @@ from .conftest import NAN, MakeOutcome
     [
         ("ttft=2s", Slo(ttft_ms=2_000)),
         ("ttft=2s,tpot=50ms", Slo(2_000, 50)),
+        ("ttft=1234567ms,tpot=12.3456789ms", Slo(1_234_567, 12.3456789)),
         (" e2e = 1.5m , tpot=.5s", Slo(None, 500, 90_000)),
     ],
 )

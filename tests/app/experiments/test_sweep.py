@@ -54,6 +54,10 @@ def test_values(text: str, values: tuple[float, ...]) -> None:
         ("workers=a,b", "'a,b' is no range"),
         ("workers=1..9:0", "is no range"),
         ("rate=-1,2", "is no range"),
+        ("rate=1,inf", "is no range"),
+        ("rate=1,nan", "is no range"),
+        ("workers=1..2000:1", "more than 1,000 points; take longer steps"),
+        ("workers=1..100000000:1", "more than 1,000 points"),
         ("roles=1:0", "at least one worker of each role"),
     ],
 )
@@ -100,6 +104,8 @@ def test_axes_that_do_not_go_with_the_rest() -> None:
         parse_sweep("workers=1..4", base(Size(prefill=1, decode=2)))
     with pytest.raises(ConfigError, match="sweep clients= instead"):
         parse_sweep("rate=1..4", base(clients=3))
+    with pytest.raises(ConfigError, match="come at once, so it has no rate"):
+        parse_sweep("rate=1,2/s", replace(base(), requests_s=0.0))
     with pytest.raises(ConfigError, match="one worker can't be split"):
         parse_sweep("roles=all", base(Size(both=1)))
 

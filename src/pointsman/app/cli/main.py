@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 
@@ -51,6 +52,10 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point; ends the process with 0, 2 for an error that is explained in one line, 130 for an interrupt."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a terminal of another encoding can't show is a question mark there, no error.
+            stream.reconfigure(errors="replace")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ def simulate(
     """
     if bisect and sweep_text is None:
         raise ConfigError("--bisect looks between the points of a sweep; give one with --sweep")
+    for option, value in (("--knee", knee), ("--noise", flags["noise"]), ("--front-end-ms", flags["front_end_ms"])):
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{option} {value}: write a number")
     check_files(json_file, csv_file, html_file, flags["trace"])
     planned = plan(SimulateFlags(**flags), sweep_text)
     for note in planned.notes:

@@ -85,6 +85,8 @@ def plan(flags: SimulateFlags, sweep_text: str | None) -> Planned:
     if sweep_text is not None and sweep_text.strip().endswith("/s"):
         _refuse_if_waiting(trace, f"--sweep {sweep_text}")
     sweep = None if sweep_text is None else parse_sweep(sweep_text, base)
+    if sweep is not None:
+        _refuse_twice(flags, sweep.axis, f"--sweep {sweep_text}")
     if sweep is not None and sweep.ordered and slo is None:
         notes.append("a sweep shows its knee where there is an SLO to keep (--slo ttft=2s,tpot=50ms)")
     points = (point,) if sweep is None else sweep.points()
@@ -118,6 +120,8 @@ def _workload(flags: SimulateFlags) -> tuple[Workload, list[str]]:
         )
     if flags.trace is None:
         assert flags.make_spec is not None
+        if flags.trace_format is not None:
+            raise ConfigError(f"--format {flags.trace_format}: traffic that is made has none; it goes with --trace")
         return made_workload(flags.make_spec, flags.requests), []
     loaded = read_trace(flags.trace, flags.trace_format)
     trace = loaded.trace
@@ -142,6 +146,14 @@ def _factor(flags: SimulateFlags, trace: Trace) -> float:
     if not recorded:
         raise ConfigError(f"--rate {flags.rate}: all requests of this trace come at once, so it has no rate")
     return value / recorded
+
+
+def _refuse_twice(flags: SimulateFlags, axis: str, option: str) -> None:
+    """What the points of a sweep set can't be set for all of them too."""
+    if axis in ("rate", "clients") and flags.rate is not None:
+        raise ConfigError(f"{option} and --rate {flags.rate}: the sweep says what load there is; leave out --rate")
+    if axis == "clients" and flags.clients is not None:
+        raise ConfigError(f"{option} and --clients {flags.clients}: the sweep says how many; leave out --clients")
 
 
 def _refuse_if_waiting(trace: Trace, option: str) -> None:

@@ -11,7 +11,7 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
 from pointsman.core.timing.profiles import Profile
 
-_BY_ROLE = re.compile(r"(?:^|,)(prefill|decode)=")
+_BY_ROLE = re.compile(r"(?:^|,)\s*(prefill|decode)\s*=\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Size:
 def parse_profiles(text: str, load: Callable[[str], Profile]) -> Profiles:
     """One profile for all, or `prefill=…,decode=…`; `load` finds each. Raises ConfigError."""
     if not _BY_ROLE.match(text):
-        found = load(text)
+        found = load(text.strip())
         return Profiles(found, found, found)
     _, *pieces = _BY_ROLE.split(text)
-    by_role = dict(zip(pieces[::2], pieces[1::2], strict=True))
+    by_role = dict(zip(pieces[::2], (piece.strip() for piece in pieces[1::2]), strict=True))
     if len(by_role) != 2 or len(pieces) != 4:
         raise ConfigError(f"--profile {text}: name one for each role, prefill=NAME,decode=NAME")
     return Profiles(None, load(by_role["prefill"]), load(by_role["decode"]))

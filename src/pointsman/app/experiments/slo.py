@@ -68,4 +68,4 @@ def duration_ms(text: str, where: str) -> float:
 
 
 def _duration(limit_ms: float) -> str:
-    return f"{limit_ms / 1_000:g}s" if limit_ms >= 1_000 else f"{limit_ms:g}ms"
+    return f"{limit_ms / 1_000:.15g}s" if limit_ms >= 1_000 else f"{limit_ms:.15g}ms"

@@ -13,6 +13,8 @@ from pointsman.core.model.errors import ConfigError
 
 POINTS = 8
 """Points of a range without a step."""
+MOST_POINTS = 1_000
+"""Points of any sweep: each has all policies and seeds."""
 _RANGE = re.compile(r"([0-9.]+?)\.\.([0-9]*\.?[0-9]+)(?::([0-9]*\.?[0-9]+))?")
 AXES = ("workers", "rate", "clients", "roles")
 
@@ -82,6 +84,8 @@ def _rate(text: str, values: str, base: Base) -> Sweep:
     if base.at.clients is not None:
         raise ConfigError(f"--sweep {text}: with --clients the rate is what they ask for; sweep clients= instead")
     absolute = values.endswith("/s")
+    if absolute and not base.requests_s:
+        raise ConfigError(f"--sweep {text}: all requests of this trace come at once, so it has no rate")
     numbers = _numbers(text, values.removesuffix("/s"))
 
     def point(value: float) -> Point:
@@ -146,10 +150,12 @@ def _numbers(text: str, values: str, *, whole: bool = False) -> tuple[float, ...
                 step = float(match[3])
                 if not step:
                     raise wrong
+                if (high - low) / step > MOST_POINTS:
+                    raise ConfigError(f"--sweep {text}: those are more than {MOST_POINTS:,} points; take longer steps")
                 found = [low + number * step for number in range(math.floor((high - low) / step + 1e-9) + 1)]
     except ValueError:
         raise wrong from None
-    if not found or min(found) <= 0 or (whole and any(value % 1 for value in found)):
+    if not found or not all(0 < value < math.inf for value in found) or (whole and any(value % 1 for value in found)):
         raise wrong
     return tuple(sorted(set(found)))
 
