@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,15 @@ def row(number: int, **fields: object) -> DecisionRow:
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """The thread writes soon."""
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("the thread did nothing for five seconds")
 
 
 @pytest.fixture
@@ -129,6 +141,39 @@ def test_it_goes_on_when_the_disk_takes_bytes_again(path: Path, monkeypatch: pyt
     log.add(lambda: row(3))
     log.close()
     assert [one.get("id") for one in lines(path)] == [None, "r3"]
+
+
+@pytest.mark.parametrize("how", ["moved", "removed", "emptied"])
+def test_it_goes_on_at_its_path_when_somebody_takes_the_file_away(path: Path, how: str) -> None:
+    log = DecisionLog(path, 10**6, 2)
+    log.add(lambda: row(1))
+    until(lambda: log.written == 1)
+    if how == "moved":
+        path.rename(path.with_suffix(".old"))
+    elif how == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    log.add(lambda: row(2))
+    log.close()
+    header, *rows = lines(path)
+    assert header["pointsman_decisions"] == 1
+    assert [one["id"] for one in rows] == ["r2"]
+    assert (log.written, log.dropped) == (2, 0)
+
+
+def test_rows_are_dropped_and_counted_while_its_folder_is_gone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = path.parent / "logs"
+    folder.mkdir()
+    log = DecisionLog(folder / "decisions.jsonl", 10**6, 2)
+    shutil.rmtree(folder)
+    log.add(lambda: row(1))
+    until(lambda: log.dropped == 1)
+    folder.mkdir()
+    log.add(lambda: row(2))
+    log.close()
+    assert [one.get("id") for one in lines(folder / "decisions.jsonl")] == [None, "r2"]
+    assert "can't be written: No such file or directory" in caplog.text
 
 
 def test_a_row_that_can_not_be_made_ends_no_others(path: Path) -> None:

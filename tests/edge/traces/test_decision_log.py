@@ -51,6 +51,12 @@ def test_files_put_one_after_the_other(tmp_path: Path) -> None:
     assert loaded.problems.moved == loaded.problems.left_out == 0
 
 
+def test_a_part_of_a_log_without_its_header_is_recognised(tmp_path: Path) -> None:
+    loaded = read_trace(write(tmp_path / "tail.jsonl", row(1, 5.0), row(2, 0.0)))
+    assert loaded.format == "decision-log"
+    assert len(loaded.trace) == 2
+
+
 def test_blocks_of_text_are_taken_for_as_many_tokens_as_prompts_have(tmp_path: Path) -> None:
     text = {"block_unit": "bytes", "block_size": 128, "prompt_from": "estimate"}
     rows = [

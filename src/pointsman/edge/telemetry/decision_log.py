@@ -102,8 +102,7 @@ class DecisionLog:
     def _write(self, lines: list[bytes]) -> None:
         start = 0
         try:
-            file = self._file or self._opened()
-            self._file = file
+            file = self._file = self._current() or self._opened()
             size = os.fstat(file.fileno()).st_size
             for end, line in enumerate(lines):
                 if size + len(line) > self._max_bytes and size > 0:
@@ -121,8 +120,23 @@ class DecisionLog:
         self.written += len(lines)
         self._said = False
 
+    def _current(self) -> FileIO | None:
+        """The open file; None where there is none, or it was moved, removed or emptied, by logrotate or by hand."""
+        file = self._file
+        if file is None:
+            return None
+        held = os.fstat(file.fileno())
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            there = None
+        if there is not None and os.path.samestat(held, there) and held.st_size > 0:
+            return file
+        self._give_up()
+        return None
+
     def _give_up(self) -> None:
-        """The next write opens the file again."""
+        """What is written next opens the file again."""
         file, self._file = self._file, None
         if file is not None:
             try:

@@ -156,6 +156,6 @@ def _note(source: Source, rows: list[DecisionRow]) -> None:
 FORMAT = Format(
     "decision-log",
     "the decision log of pointsman serve: lengths, times and prompt blocks of requests that ended",
-    lambda head: head.has(MARK),
+    lambda head: head.has(MARK) or head.has("at_ms", "prompt_from", "http"),
     read_decision_log,
 )
