@@ -18,10 +18,10 @@ from pointsman.core.timing.profiles import profile
 from pointsman.core.workload.trace import Trace
 from support.known_traffic import Consult, question, traffic, without_blocks
 
-UNLIKE = traffic(100, 100)
-SHARED = traffic(160, 30, groups=16)
-LIGHT = traffic(60, 2_000, groups=8)
-OVERLOADED = traffic(100, 25)
+UNLIKE = traffic(60, 100)
+SHARED = traffic(120, 24, groups=16)
+LIGHT = traffic(40, 2_000, groups=8)
+OVERLOADED = traffic(60, 25)
 TWO_KINDS = "prefill=h100/llama-8b,decode=a100/llama-8b"
 NO_BLOCKS = without_blocks(traffic(60, 200))
 
@@ -136,7 +136,7 @@ def test_a_split_is_compared_with_the_same_workers_together(consulted: Consult) 
 
 
 def test_answers_that_stall_behind_long_prompts_are_better_apart() -> None:
-    trace = traffic(40, 300, output_tokens=150, shared_blocks=40)
+    trace = traffic(30, 300, output_tokens=150, shared_blocks=40)
     answer = advice(consult(question(trace, "4", slo="ttft=8s,tpot=9ms")))
     assert answer.split is not None
     assert answer.split.apart == "yes"
@@ -146,7 +146,7 @@ def test_answers_that_stall_behind_long_prompts_are_better_apart() -> None:
 
 
 def test_two_kinds_of_gpus(consulted: Consult) -> None:
-    answer = advice(consulted(traffic(40, 200), "1:1", profile=TWO_KINDS))
+    answer = advice(consulted(traffic(24, 200), "1:1", profile=TWO_KINDS))
     assert answer.fleet.fleet == "1 + 1 worker"
     assert answer.split is not None
     assert answer.split.best_ratio == "1:1"
@@ -155,7 +155,7 @@ def test_two_kinds_of_gpus(consulted: Consult) -> None:
 
 
 def test_of_two_kinds_that_may_be_bought_the_better_one_is_taken(consulted: Consult) -> None:
-    answer = advice(consulted(traffic(40, 200), "2", profile=TWO_KINDS))
+    answer = advice(consulted(traffic(24, 200), "2", profile=TWO_KINDS))
     assert answer.fleet.fleet == "2 workers of h100/llama-8b"
 
 
