@@ -41,6 +41,15 @@ def assert_nothing_left(ledger: Ledger) -> None:
 
 
 class TestOneRequest:
+    @pytest.mark.parametrize(("front_end_ms", "spent_ms"), [(None, 7.0), (0.0, 0.0), (2.0, 2.0)])
+    def test_takes_the_overhead_of_its_profile_unless_another_is_given(
+        self, play, front_end_ms: float | None, spent_ms: float
+    ) -> None:
+        groups = tuple(WorkerGroup(replace(LLAMA, overhead_ms=overhead_ms), 1) for overhead_ms in (3.0, 7.0))
+        trace = Trace("one", [TraceRequest(100.0, 1000, 11)])
+        outcome = play(trace, Setup(groups, front_end_ms=front_end_ms)).outcome
+        assert outcome.ttft_ms[0] == pytest.approx(spent_ms + LLAMA.step.step_ms(0, 0, 1000, 1000**2))
+
     def test_takes_what_the_formula_says(self, play, fleet) -> None:
         trace = Trace("one", [TraceRequest(100.0, 1000, 11)])
         outcome = play(trace, fleet(1, front_end_ms=7.0)).outcome

@@ -40,6 +40,7 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     loaded = load_profile(str(path))
     assert loaded.step == StepCoefficients(1.5, 0.25, 0.1, 2.0)
     assert (loaded.name, loaded.kv_tokens, loaded.gpu, loaded.mape) == ("mine", 41_408, "RTX 4090", 4.5)
+    assert loaded.overhead_ms == 3.5
     assert loaded.valid == Validity((10, 4_000), (1, 500), (1, 60))
 
 
@@ -58,12 +59,21 @@ def test_names_of_the_table_go_before_files(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("a_ms: 1.5", "a_ms: -1.5"), "mine.yaml:5: step.a_ms: expected a number of at least 0, not -1.5"),
+        (("a_ms: 1.5", "a_ms: -1.5"), "mine.yaml:5: step.a_ms: expected a number from 0 to 1000000, not -1.5"),
         (("a_ms: 1.5", "a: 1.5"), "mine.yaml:5: step.a: unknown key"),
-        (("kv_tokens: 41408", "kv_tokens: 0"), "kv_tokens: expected an integer of at least 1, not 0"),
-        (("    most: 60", "    most: many"), "valid.sequences.most: expected an integer of at least 1, not 'many'"),
+        (("kv_tokens: 41408", "kv_tokens: 0"), "kv_tokens: expected an integer from 1 to 1000000000, not 0"),
+        (
+            ("    most: 60", "    most: many"),
+            "valid.sequences.most: expected an integer from 1 to 1000000000, not 'many'",
+        ),
         (("schema: 1", "schema: 7"), "schema 7 is not one that this version reads"),
         (("name: mine\n", ""), "name is missing"),
+        (("name: mine\n", "name: ''\n"), "name: "),
+        (("a_ms: 1.5", "a_ms: .inf"), "step.a_ms: expected a number from 0 to 1000000, not inf"),
+        (("overhead_ms: 3.5", "overhead_ms: .inf"), "overhead_ms: expected a number from 0 to 1000000, not inf"),
+        (("kv_tokens: 41408", "kv_tokens: 99999999999999"), "kv_tokens: expected an integer from 1 to 1000000000, not"),
+        (("    most: 60", "    most: 0"), "most: expected an integer from 1"),
+        (("    least: 10\n", "    least: 5000\n"), "valid.prompt_tokens: least is 5000, more than most, 4000"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:

@@ -45,7 +45,9 @@ _PATH = click.Path(path_type=Path)
 @click.option("--max-context-tokens", type=click.IntRange(1), help="Longest prompt and answer; default: the KV cache.")
 @click.option("--kv-events/--no-kv-events", default=None, help="Engines say which blocks they hold (on).")
 @click.option("--metrics-every", metavar="TIME", help="How often engines' load is read (5s); 0s: before each decision.")
-@click.option("--front-end-ms", type=click.FloatRange(0), help="Fixed time a request outside of engines (0).")
+@click.option(
+    "--front-end-ms", type=click.FloatRange(0), help="A request's time outside of engines (the profile's)."
+)
 @click.option("--noise", type=click.FloatRange(0, 1), help="Spread of step times (0.03; 0 with one seed).")
 @click.option("--csv", "csv_file", type=_PATH, help="A row for each run, to FILE.")
 @click.option("--html", "html_file", type=_PATH, help="A report with plots, to FILE.")

@@ -85,8 +85,8 @@ class Setup:
     link: Link | None = None
     """Over which KV moves from workers for prefill to workers for decode, both ways of each worker; None: the network
     that is usual for its GPUs."""
-    front_end_ms: float = 0.0
-    """Fixed time of the front end between a request's arrival and its decision."""
+    front_end_ms: float | None = None
+    """Fixed time of a request outside of engines, spent before its decision; None: the longest of the profiles'."""
     kv_events: bool = True
     """Engines announce their blocks, so that the ledger knows exactly what they hold; else it knows what was sent."""
     kv_event_delay_ms: float = 1.0
@@ -125,8 +125,9 @@ class Setup:
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         for name in _NOT_NEGATIVE:
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"{name} must be 0 or more, not {value}")
         for failure in self.failures:
             self._check_number(failure.worker)
         for drain in self.drains:
@@ -140,6 +141,13 @@ class Setup:
     def workers(self) -> int:
         """Workers in all groups."""
         return sum(group.count for group in self.groups)
+
+    @property
+    def overhead_ms(self) -> float:
+        """Fixed time of each request outside of engines."""
+        if self.front_end_ms is not None:
+            return self.front_end_ms
+        return max(group.profile.overhead_ms for group in self.groups)
 
     def blocks_for(self, trace_block_tokens: int) -> int:
         """Tokens a KV block, for a trace with blocks of that size (0: it has none). Raises ConfigError."""

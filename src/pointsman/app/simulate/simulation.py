@@ -170,7 +170,7 @@ class Simulation:
     # ---- requests
 
     def _comes(self, at_ms: float, position: int) -> None:
-        self._heap.push(at_ms + self._setup.front_end_ms, Rank.ARRIVAL, self._arrive, (position, at_ms))
+        self._heap.push(at_ms + self._setup.overhead_ms, Rank.ARRIVAL, self._arrive, (position, at_ms))
 
     def _arrive(self, arrival: tuple[int, float]) -> None:
         position, at_ms = arrival

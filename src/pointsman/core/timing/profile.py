@@ -41,7 +41,7 @@ class Validity:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Speed and KV size of one engine. The fixed time that a front end adds to a request is not in it."""
+    """Speed and KV size of one engine."""
 
     name: str
     step: StepCoefficients
@@ -58,6 +58,8 @@ class Profile:
     """Mean absolute error against what they were fitted to, in percent; None = not known."""
     valid: Validity | None = None
     """What was measured; None = nobody knows, as for estimates."""
+    overhead_ms: float = 0.0
+    """Fixed time of a request outside of steps: network, HTTP, tokenizing; 0 = not known."""
 
     def num_blocks(self, block_size: int) -> int:
         """KV blocks of `block_size` tokens."""

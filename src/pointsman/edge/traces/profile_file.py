@@ -17,8 +17,10 @@ SCHEMA = 1
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_BYTES = 2**20
 
-NotNegative = Annotated[float, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
+# Upper bounds are beyond reason; they keep infinity and slips of many digits out.
+NotNegative = Annotated[float, Meta(ge=0, le=1_000_000)]
+Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Name = Annotated[str, Meta(min_length=1)]
 ErrorOrUnknown = Annotated[float | None, Meta(ge=0)]
 
 
@@ -73,7 +75,7 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file: a profile, and how it was measured."""
 
     schema: int
-    name: str
+    name: Name
     step: Step
     overhead_ms: NotNegative = 0.0
     """Of each request outside the engine's steps: network, HTTP, tokenizing."""
@@ -103,6 +105,7 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
             source=self.source,
             mape=self.mape,
             valid=None if self.valid is None else self.valid.validity(),
+            overhead_ms=self.overhead_ms,
         )
 
 
@@ -139,6 +142,10 @@ def read_profile_file(path: Path) -> ProfileFile:
             f"{path}: schema {found.schema} is not one that this version reads (it reads {SCHEMA}); "
             "write the file anew with `pointsman calibrate`"
         )
+    if found.valid is not None:
+        for key, span in msgspec.structs.asdict(found.valid).items():
+            if span.least > span.most:
+                raise ConfigError(f"{path}: valid.{key}: least is {span.least}, more than most, {span.most}")
     return found
 
 
