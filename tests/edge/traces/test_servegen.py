@@ -105,3 +105,12 @@ def test_recorded_clients() -> None:
     loaded = read_trace(folder, options=ReadOptions(start_s=36_000, duration_s=600))
     assert not loaded.problems.describe()
     assert len(loaded.trace) / 600 == pytest.approx(12.4, abs=1.5)
+
+
+def test_more_requests_than_fit_into_memory_are_not_drawn(folder: Path) -> None:
+    _client(folder, 4, [f"{600 * number},40000,1.0,Gamma,1.0,0.5" for number in range(2)])
+    with pytest.raises(TraceError, match="describes 48,004,503 requests, more than 10,000,000; take a part"):
+        read_trace(folder)
+    with pytest.raises(TraceError, match="--start-s 700 --duration-s 600"):
+        read_trace(folder, options=ReadOptions(start_s=700))
+    assert len(read_trace(folder, options=ReadOptions(start_s=1200)).trace) == 303

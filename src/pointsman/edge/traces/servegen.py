@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from pointsman.core.model.errors import TraceError
+from pointsman.core.workload.generators.arrivals import MOST_ARRIVALS
 from pointsman.core.workload.generators.distributions import Histogram
 from pointsman.core.workload.trace import TraceRequest
 from pointsman.edge.traces.csv_rows import cells_of, to_number
@@ -57,6 +58,12 @@ class _Client:
         self._starts = sorted(dataset)
         self._made: dict[float, tuple[Histogram, Histogram]] = {}
 
+    def within(self, start_s: float, end_s: float) -> Iterator[tuple[int, _Window]]:
+        """The windows with requests that reach into a time, numbered from 1."""
+        for line, window in enumerate(self.windows, 1):
+            if window.start_s < end_s and window.start_s + self.window_s > start_s and window.per_s:
+                yield line, window
+
     def lengths(self, at_s: float) -> tuple[Histogram, Histogram]:
         """Of prompts and outputs at a time. Raises RowError when the dataset does not say."""
         place = bisect.bisect_right(self._starts, at_s) - 1
@@ -80,8 +87,10 @@ def read_servegen(source: Source) -> LoadedTrace:
     end_s = math.inf if options.duration_s is None else options.start_s + options.duration_s
     builder = TraceBuilder(source.problems, keep_times=True, any_order=True)
     files = _trace_files(source.path)
-    for done, (number, path) in enumerate(files):
-        for at_s, prompt, output in _drawn(source, number, path, options.start_s, end_s):
+    clients = [(number, path, _client(source, number, path)) for number, path in files]
+    _check_number(source, [client for _, _, client in clients], options.start_s, end_s)
+    for done, (number, path, client) in enumerate(clients):
+        for at_s, prompt, output in _drawn(source, number, path, client, options.start_s, end_s):
             builder.add(0, TraceRequest((at_s - options.start_s) * _MS, prompt, output, tenant=f"client-{number}"))
         if options.on_bytes is not None:
             options.on_bytes(done + 1, len(files))
@@ -100,11 +109,21 @@ def _trace_files(path: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def _drawn(source: Source, number: int, path: Path, start_s: float, end_s: float) -> Iterator[tuple[float, int, int]]:
-    client = _client(source, number, path)
-    for line, window in enumerate(client.windows, 1):
-        if window.start_s >= end_s or window.start_s + client.window_s <= start_s or not window.per_s:
-            continue
+def _check_number(source: Source, clients: list[_Client], start_s: float, end_s: float) -> None:
+    """Raises TraceError when there would be more requests than fit into memory: some clients are of 14 days."""
+    expected = sum(window.per_s * client.window_s for client in clients for _, window in client.within(start_s, end_s))
+    if expected > MOST_ARRIVALS:
+        first_s = min((window.start_s for client in clients for window in client.windows if window.per_s), default=0.0)
+        raise TraceError(
+            f"{source.path}: describes {expected:,.0f} requests, more than {MOST_ARRIVALS:,}; take a part, for example "
+            f"--start-s {max(start_s, first_s):g} --duration-s 600"
+        )
+
+
+def _drawn(
+    source: Source, number: int, path: Path, client: _Client, start_s: float, end_s: float
+) -> Iterator[tuple[float, int, int]]:
+    for line, window in client.within(start_s, end_s):
         rng = np.random.default_rng([source.options.seed, number, int(window.start_s)])
         times = _times_s(window, client.window_s, rng)
         try:
