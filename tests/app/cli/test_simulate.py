@@ -262,7 +262,10 @@ def test_names_in_the_report_are_escaped(simulate: Simulate, trace: Path, tmp_pa
         (["--sweep", "workers"], "--sweep workers: write AXIS=VALUES"),
         (["--bisect", "2"], "--bisect looks between the points of a sweep"),
         (["--block-tokens", "48"], "block_tokens 48 does not go with the trace's blocks of 512 tokens"),
-        (["--max-context-tokens", "1000"], "every prompt of talk is longer than the longest context (1,000 tokens"),
+        (
+            ["--max-context-tokens", "1000"],
+            "no prompt of talk leaves room for an answer in the longest context (1,000",
+        ),
         (["--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no folder /nowhere/at; make it"),
         (["--csv", "table", "--html", "./table"], "--html table: is the file of --csv too; name another one"),
         (["--knee", "nan"], "--knee nan: write a number"),
@@ -326,7 +329,7 @@ def test_rows_that_are_left_out_and_prompts_that_fit_nowhere_are_told(
     assert simulate("--max-context-tokens", "5000", policy="random", seeds=1) == 0
     told = capsys.readouterr()
     assert "note: 1 of 61 rows are left out" in told.err
-    assert "note: 12 of 60 prompts are longer than the longest context (5,000 tokens)" in told.err
+    assert "note: 12 of 60 prompts leave no room for an answer in the longest context (5,000 tokens)" in told.err
     assert re.search(r"^failed requests +20\.0 %$", told.out, re.M)
     assert "random: 20.0 % of the requests were rejected, failed or not finished" in told.out
 

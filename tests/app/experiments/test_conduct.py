@@ -17,13 +17,12 @@ from pointsman.app.experiments.csv_rows import HEADER, csv_rows
 from pointsman.app.experiments.detail import detail_point
 from pointsman.app.experiments.document import Summary
 from pointsman.app.experiments.fleet import Size, groups, parse_profiles
-from pointsman.app.experiments.oversize import oversize_note
 from pointsman.app.experiments.plan import Experiment, Point, entries
 from pointsman.app.experiments.slo import Slo
 from pointsman.app.experiments.summary import summarize
 from pointsman.app.experiments.sweep import Base, Sweep, parse_sweep
 from pointsman.app.experiments.workload import Recorded
-from pointsman.app.simulate.setup import Setup, WorkerGroup
+from pointsman.app.simulate.setup import Setup
 from pointsman.core.model.errors import ConfigError, PolicyError
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile
@@ -280,21 +279,6 @@ def test_processes_that_start_do_not_mind_ctrl_c() -> None:
         start()
     assert heard == ["True\n"]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_prompts_that_fit_nowhere(setup: Setup) -> None:
-    limit = profile("tiny").kv_tokens
-    tiny = Setup(groups=(WorkerGroup(profile("tiny"), 1),))
-    short, long = TraceRequest(0.0, 10, 1), TraceRequest(0.0, limit + 5, 1)
-    assert oversize_note(Trace("t", [short]), [tiny]) is None
-    assert oversize_note(Trace("t", [short, long]), [setup]) is None
-    note = oversize_note(Trace("t", [short, long, short]), [setup, tiny])
-    assert note == (
-        f"1 of 3 prompts are longer than the KV cache of tiny ({limit:,} tokens), the first is request 1 with "
-        f"{limit + 5:,}; they are refused and count as failed"
-    )
-    with pytest.raises(ConfigError, match=r"every prompt of t is longer than the longest context \(5 tokens"):
-        oversize_note(Trace("t", [short]), [replace(tiny, max_context_tokens=5)])
 
 
 def test_results_name_their_missing_runs(trace: Trace, setup: Setup) -> None:

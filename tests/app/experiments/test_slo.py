@@ -51,5 +51,9 @@ def test_who_meets_it(make_outcome: MakeOutcome) -> None:
     assert Slo(e2e_ms=300).met(outcome).tolist() == [True, False, False, False]
 
 
+def test_an_answer_that_was_cut_short_is_not_good(make_outcome: MakeOutcome) -> None:
+    assert Slo(ttft_ms=1_000).met(make_outcome([100.0], output_tokens=10, asked_tokens=11)).tolist() == [False]
+
+
 def test_an_answer_of_one_token_has_no_tpot_to_miss(make_outcome: MakeOutcome) -> None:
     assert Slo(tpot_ms=1).met(make_outcome([100.0], output_tokens=1)).tolist() == [True]

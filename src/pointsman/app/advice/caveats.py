@@ -9,7 +9,7 @@ from pointsman.app.advice.findings import Findings
 from pointsman.app.advice.idle import quantile
 from pointsman.app.advice.laboratory import NEED_EVENTS, NOISE
 from pointsman.app.experiments.comparison import SIGNIFICANCE
-from pointsman.app.experiments.oversize import oversize_note
+from pointsman.app.experiments.oversize import cut_note, oversize_note
 from pointsman.app.experiments.verdict import listed
 from pointsman.core.timing.profiles import Profile
 
@@ -81,9 +81,9 @@ def unknown(findings: Findings) -> list[str]:
         said.append(
             "Which requests wait for an earlier answer the trace does not say: a slow fleet gets as many as a fast one."
         )
-    note = oversize_note(findings.excerpt.trace, [replace(question.setup, groups=findings.together.groups)])
-    if note is not None:
-        said.append(f"{note[0].upper()}{note[1:]}.")
+    setup = replace(question.setup, groups=findings.together.groups)
+    notes = (oversize_note(findings.excerpt.trace, [setup]), cut_note(findings.excerpt.trace, [setup]))
+    said.extend(f"{note[0].upper()}{note[1:]}." for note in notes if note is not None)
     said.append(
         "Not modelled: tokenizing and networks before the engines, several front ends, speculative decoding, engines "
         "that fail."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -61,18 +62,19 @@ def write_and_print(
     summary: Summary, results: Results, json_file: str | None, csv_file: Path | None, html_file: Path | None
 ) -> None:
     """Everything that is wanted. Raises ConfigError when a file can't be written, after all that can was."""
-    failed: list[ConfigError] = []
-    for write in (
-        lambda: _write_csv(summary, csv_file),
-        lambda: _write_html(summary, results, html_file),
-        lambda: _print_results(summary, json_file),
-    ):
+    writers = (
+        partial(_write_csv, summary, csv_file),
+        partial(_write_html, summary, results, html_file),
+        partial(_print_results, summary, json_file),
+    )
+    failed = []
+    for write in writers:
         try:
             write()
         except ConfigError as error:
-            failed.append(error)
+            failed.append(str(error))
     if failed:
-        raise ConfigError("; ".join(map(str, failed)))
+        raise ConfigError("; ".join(failed))
 
 
 def _write_csv(summary: Summary, csv_file: Path | None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pointsman.app.cli.simulate_make import made_workload
 from pointsman.app.experiments.fleet import Profiles, Size, groups, parse_profiles, parse_size
-from pointsman.app.experiments.oversize import oversize_note
+from pointsman.app.experiments.oversize import cut_note, oversize_note
 from pointsman.app.experiments.plan import Experiment, Point, entries
 from pointsman.app.experiments.slo import duration_ms, parse_slo
 from pointsman.app.experiments.sweep import Base, Sweep, parse_sweep
@@ -90,9 +90,10 @@ def plan(flags: SimulateFlags, sweep_text: str | None) -> Planned:
     if sweep is not None and sweep.ordered and slo is None:
         notes.append("a sweep shows its knee where there is an SLO to keep (--slo ttft=2s,tpot=50ms)")
     points = (point,) if sweep is None else sweep.points()
-    note = oversize_note(trace, [each.setup for each in points])
+    setups = [each.setup for each in points]
+    notes.extend(note for note in (oversize_note(trace, setups), cut_note(trace, setups)) if note is not None)
     experiment = Experiment(workload, policies, points, flags.seeds, slo)
-    return Planned(experiment, sweep, (*notes, *([note] if note else [])))
+    return Planned(experiment, sweep, tuple(notes))
 
 
 def _setup(flags: SimulateFlags, profiles: Profiles, size: Size) -> Setup:

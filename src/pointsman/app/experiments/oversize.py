@@ -1,40 +1,107 @@
-"""Requests that no worker of a fleet can ever hold."""
+"""Requests that are too long for a fleet: prompts that no worker can ever hold, answers that no worker can end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from pointsman.app.simulate.setup import Setup
+from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.model.errors import ConfigError
-from pointsman.core.workload.trace import Trace
+from pointsman.core.model.worker import Role
+from pointsman.core.workload.trace import Trace, TraceRequest
 
 
-def context_limit(setup: Setup) -> tuple[int, str]:
-    """The longest prompt with its first token that the roomiest worker takes, and what limits it."""
-    roomiest = max((group.profile for group in setup.groups), key=lambda profile: profile.kv_tokens)
-    block_tokens = setup.block_tokens or 1
-    limit = roomiest.kv_tokens // block_tokens * block_tokens
-    if setup.max_context_tokens is not None and setup.max_context_tokens < limit:
-        return setup.max_context_tokens, "the longest context"
-    return limit, f"the KV cache of {roomiest.name}"
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Tokens of prompt and answer together, and what they are the limit of."""
+
+    tokens: int
+    what: str
+
+    def __str__(self) -> str:
+        """For example `the KV cache of tiny (1,600 tokens)`."""
+        return f"{self.what} ({self.tokens:,} tokens)"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The roomiest workers of a fleet: where prompts are computed and where answers are, often the same."""
+
+    prompts: Limit
+    answers: Limit
+    apart: bool
+
+    def refuses(self, request: TraceRequest) -> Limit | None:
+        """Which limit keeps a request out; None: it fits. The first token of the answer comes with the prompt."""
+        if request.prompt_tokens + 1 > self.prompts.tokens:
+            return self.prompts
+        if self.apart and request.output_tokens > 1 and request.prompt_tokens + 2 > self.answers.tokens:
+            return self.answers
+        return None
+
+    def cuts(self, request: TraceRequest) -> bool:
+        """Whether it fits, and its answer ends early."""
+        whole = request.prompt_tokens + request.output_tokens
+        return request.output_tokens > 1 and whole > self.answers.tokens and self.refuses(request) is None
+
+
+def room(setup: Setup, trace_block_tokens: int) -> Room:
+    """That of a fleet, for a trace with blocks of that size (0: it has none)."""
+    block_tokens = setup.blocks_for(trace_block_tokens)
+
+    def limit(groups: Iterable[WorkerGroup]) -> Limit:
+        held = {group.profile.kv_tokens // block_tokens * block_tokens: group.profile.name for group in groups}
+        tokens = max(held)
+        if setup.max_context_tokens is not None and setup.max_context_tokens < tokens:
+            return Limit(setup.max_context_tokens, "the longest context")
+        return Limit(tokens, f"the KV cache of {held[tokens]}")
+
+    by_role = {role: [group for group in setup.groups if group.role is role] for role in Role}
+    alone, prefill, decode = (by_role[role] for role in (Role.BOTH, Role.PREFILL, Role.DECODE))
+    if prefill:
+        return Room(limit(prefill), limit(decode or alone), apart=True)
+    together = limit(alone or decode)
+    return Room(together, together, apart=False)
 
 
 def oversize_note(trace: Trace, setups: Sequence[Setup]) -> str | None:
-    """What to know about requests that are too long. Raises ConfigError when every request is.
+    """What to know about prompts that are too long for the smallest of these fleets. Raises ConfigError when all are.
 
     Engines refuse them, so they count as failed.
     """
-    limit, what = min((context_limit(setup) for setup in setups), key=lambda each: each[0])
-    long = [number for number, request in enumerate(trace.requests) if request.prompt_tokens >= limit]
-    if not long:
+    found: list[tuple[int, Limit]] = []
+    for each in _rooms(trace, setups):
+        refused = [(number, limit) for number, asked in enumerate(trace.requests) if (limit := each.refuses(asked))]
+        found = max(found, refused, key=len)
+    if not found:
         return None
-    first = trace.requests[long[0]].prompt_tokens
-    if len(long) == len(trace):
+    number, limit = found[0]
+    first = trace.requests[number].prompt_tokens
+    if len(found) == len(trace):
         raise ConfigError(
-            f"every prompt of {trace.name} is longer than {what} ({limit:,} tokens; the first has {first:,}); "
+            f"no prompt of {trace.name} leaves room for an answer in {limit}; the first has {first:,} tokens; "
             "choose a profile with a larger one, or another trace"
         )
     return (
-        f"{len(long):,} of {len(trace):,} prompts are longer than {what} ({limit:,} tokens), "
-        f"the first is request {long[0]} with {first:,}; they are refused and count as failed"
+        f"{len(found):,} of {len(trace):,} prompts leave no room for an answer in {limit}, the first is "
+        f"request {number} with {first:,}; they are refused and count as failed"
     )
+
+
+def cut_note(trace: Trace, setups: Sequence[Setup]) -> str | None:
+    """What to know about answers that end early in the smallest of these fleets."""
+    count, limit = 0, None
+    for each in _rooms(trace, setups):
+        cut = sum(each.cuts(asked) for asked in trace.requests)
+        if cut > count:
+            count, limit = cut, each.answers
+    if limit is None:
+        return None
+    return (
+        f"{count:,} of {len(trace):,} answers end early, where prompt and answer fill {limit}; "
+        "they do not count as good"
+    )
+
+
+def _rooms(trace: Trace, setups: Sequence[Setup]) -> list[Room]:
+    return list(dict.fromkeys(room(setup, trace.block_tokens) for setup in setups))

@@ -27,7 +27,7 @@ class Slo:
 
     def met(self, outcome: Outcome) -> NDArray[np.bool_]:
         """Which requests were answered whole and within every limit. One of a single token has no TPOT to miss."""
-        good = outcome.done.copy()
+        good = outcome.whole
         for limit_ms, values in (
             (self.ttft_ms, outcome.ttft_ms),
             (self.tpot_ms, np.nan_to_num(outcome.tpot_ms, nan=0.0)),

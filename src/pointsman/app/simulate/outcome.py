@@ -55,6 +55,8 @@ class Outcome:
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     """Generated; fewer than the trace's where the request failed or its context ended."""
+    asked_tokens: NDArray[np.int64]
+    """Output tokens in the trace."""
     cached_tokens: NDArray[np.int64]
     """Prompt tokens that the engine found in its cache."""
     worker: NDArray[np.int64]
@@ -78,6 +80,12 @@ class Outcome:
     def done(self) -> NDArray[np.bool_]:
         """True for requests that were answered."""
         mask: NDArray[np.bool_] = self.status == Status.DONE
+        return mask
+
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """True for requests whose answer has all its tokens."""
+        mask: NDArray[np.bool_] = self.done & (self.output_tokens >= self.asked_tokens)
         return mask
 
     @property

@@ -51,6 +51,7 @@ class Records:
             end_ms=np.array(self.end_ms),
             prompt_tokens=np.array([request.prompt_tokens for request in self._trace.requests], dtype=np.int64),
             output_tokens=np.array(self.output_tokens, dtype=np.int64),
+            asked_tokens=np.array([request.output_tokens for request in self._trace.requests], dtype=np.int64),
             cached_tokens=np.array(self.cached_tokens, dtype=np.int64),
             worker=np.array(self.worker, dtype=np.int64),
             prefill_worker=np.array(self.prefill_worker, dtype=np.int64),
