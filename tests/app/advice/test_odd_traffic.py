@@ -42,7 +42,7 @@ def test_some_prompts_that_fit_nowhere_are_told() -> None:
     huge = replace(trace.requests[5], prompt_tokens=600_000, block_ids=())
     requests = (*trace.requests[:5], huge, *trace.requests[6:])
     answer = advice(consult(question(replace(trace, requests=requests), "1")))
-    assert any(each.startswith("1 of 12 prompts leave no room for an answer in the KV cache") for each in answer.unknown)
+    assert any(each.startswith("1 of 12 prompts leave no room for an answer in") for each in answer.unknown)
 
 
 def test_a_stretch_of_requests_that_come_at_once() -> None:
