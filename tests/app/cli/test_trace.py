@@ -90,6 +90,13 @@ def test_convert_keeps_all_or_says_what_is_lost(measured: Path, chat: Path, tmp_
     assert "measured times" in capsys.readouterr().err
 
 
+def test_blocks_that_are_not_known_have_no_size(measured: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out.jsonl"
+    said = _fails(capsys, "convert", measured, out, "--to-block-tokens", 16)
+    assert "nothing is known of what its prompts share, so --to-block-tokens changes nothing" in said
+    assert not out.exists()
+
+
 def test_scale(chat: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     requests = len(read_trace(chat).trace)

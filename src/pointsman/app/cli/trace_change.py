@@ -31,7 +31,13 @@ def convert(file: Path, out: Path, to: str, to_block_tokens: int | None, **flags
     """Read a trace FILE of any format and write it to OUT, gzipped if that ends in .gz."""
     different_file(out, file)
     loaded = load(file, ReadFlags(**flags))
-    trace = loaded.trace if to_block_tokens is None else with_block_tokens(loaded.trace, to_block_tokens)
+    trace = loaded.trace
+    if to_block_tokens is not None:
+        if not trace.block_tokens:
+            raise TraceError(
+                f"{file}: nothing is known of what its prompts share, so --to-block-tokens changes nothing"
+            )
+        trace = with_block_tokens(trace, to_block_tokens)
     if to == "pointsman":
         save(trace, out, loaded.observed)
         return 0
@@ -51,7 +57,11 @@ def convert(file: Path, out: Path, to: str, to_block_tokens: int | None, **flags
 @click.option("--gaps", is_flag=True, help="With --rate: pauses inside sessions are divided too.")
 @click.option("--clone", type=click.IntRange(min=1), help="Times the sessions, with prompts of their own.")
 @click.option("--keep-shared", is_flag=True, help="With --clone: what sessions share is shared by copies too.")
-@click.option("--spread-s", type=click.FloatRange(min=0), help="With --clone: copies start up to so much later.")
+@click.option(
+    "--spread-s",
+    type=click.FloatRange(min=0),
+    help="With --clone: copies start up to so much later; by default a tenth of the trace, or less.",
+)
 @click.option("--thin", type=click.FloatRange(0, 1, min_open=True), help="Share of sessions to keep.")
 @click.option("--sessions", "session_arrivals", metavar="ARRIVALS", help=f"Start sessions anew: {ARRIVALS}.")
 @read_options

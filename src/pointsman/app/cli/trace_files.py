@@ -31,7 +31,9 @@ _OPTIONS = (
     click.option(
         "--fields", multiple=True, metavar="FIELD=NAME,…", help="Of an access log, for example prompt=usage.input."
     ),
-    click.option("--block-tokens", type=click.IntRange(min=1), help="Tokens a block, where a file does not say."),
+    click.option(
+        "--block-tokens", type=click.IntRange(min=1), help="Of a Mooncake trace: tokens a block; else by its content."
+    ),
     click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For what is drawn."),
     click.option("--start-s", type=click.FloatRange(min=0), default=0.0, help="Of ServeGen clients: where to start."),
     click.option("--duration-s", type=click.FloatRange(min=0, min_open=True), help="Of ServeGen clients: how long."),

@@ -135,7 +135,11 @@ def read_canonical(source: Source) -> LoadedTrace:
         builder.add(line, request, row.observed, key=len(ids_of), after=row.after)
         ids_of.append(ids)
     if header.requests is not None and header.requests != len(ids_of):
-        what = f"its header says {header.requests} requests, it holds {len(ids_of)}: it was cut off or edited"
+        what = (
+            f"its header says {header.requests} requests, it holds {len(ids_of)}: it was cut off or edited; if rows "
+            "were taken out of its middle, what the others share and wait for is wrong: `pointsman trace cut` and "
+            "`scale` keep it right"
+        )
         if source.problems.strict:
             raise TraceError(f"{source.path}: {what}")
         source.problems.notes.append(what)
