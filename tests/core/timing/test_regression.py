@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -112,6 +113,21 @@ def test_rescaling_holds_and_loosening_forgets() -> None:
     doubt = regression.doubt(BUSY)
     regression.loosen(0.1)
     assert regression.doubt(BUSY) > 2 * doubt
+
+
+def test_an_engine_of_quite_other_proportions_is_learned_exactly_from_exact_intervals() -> None:
+    # A CPU under a GPU's prior: prompts cost twenty times as much beside a step.
+    truth, rng = StepCoefficients(5.95, 0.465, 0.125, 0.375), random.Random(0)
+    regression = StepRegression(StepCoefficients(6.4, 0.0, 0.05, 0.0196))
+    for _ in range(150):
+        tokens, steps, batch = float(rng.randint(40, 600)), rng.randint(8, 40), rng.randint(1, 3)
+        prompt = Interval(1, 1, prefill_tokens=tokens, prefill_squares=tokens**2, starts=1)
+        decoding = Interval(1, steps, steps * batch, steps * batch * rng.randint(100, 600))
+        for work in (prompt, decoding):
+            regression.learn(replace(work, elapsed_ms=work.predicted_ms(truth)))
+    assert regression.coefficients.d_ms_per_prefill_token == pytest.approx(truth.d_ms_per_prefill_token, rel=0.02)
+    assert regression.predicted_ms(decoding) == pytest.approx(decoding.predicted_ms(truth), rel=0.02)
+    assert regression.noise < 0.03
 
 
 @settings(max_examples=40, deadline=None)

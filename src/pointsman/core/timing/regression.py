@@ -3,7 +3,9 @@
 The unknowns are the coefficients in units of their prior. The prior says two things: all of them may be off by one
 common factor (another GPU, another precision), and each by some more. So a few intervals of plain decoding, which tell
 little of prefill, still correct prefill by what they found of the common factor. Old intervals fade (`memory`), the
-prior does not: what no traffic tells apart any more goes back to its share of the prior instead of drifting.
+prior does not: what no traffic tells apart any more goes back to its share of the prior instead of drifting. It holds
+relative to what was learned, or an engine of quite other proportions would look like noise, and noise like a reason to
+believe the prior.
 
 Normal equations are kept, not their inverse; both are six by six.
 """
@@ -30,6 +32,8 @@ _LEAST_NOISE, _FIRST_NOISE = 0.01, 0.05
 _MEDIAN_DEVIATION = 0.674
 """Of a normal distribution, in standard deviations."""
 _OVERHEAD_SCALE_MS = 20.0
+_LEAST_STEP = 0.01
+"""Of the prior's a: a step takes some time, whatever noise makes of it."""
 _RIDGE = 1e-9
 """Of the diagonal: what intervals of one kind alone say can be solved, however much of it there is."""
 
@@ -70,9 +74,9 @@ class StepRegression:
         mean = np.array(values) / self._scale
         # The common factor is one of the engine, not of the way there.
         common = np.where(np.arange(len(FEATURES)) < 5, mean, 0.0)
-        covariance = np.diag(np.square(_OWN_SD)) + _COMMON_SD**2 * np.outer(common, common)
-        self._prior_information = np.linalg.inv(covariance)
-        self._prior_right: Vector = self._prior_information @ mean
+        self._prior_mean: Vector = mean
+        self._prior_common: Vector = _COMMON_SD**2 * np.outer(common, common)
+        covariance = self._prior_covariance(mean)
         self._information = np.zeros_like(covariance)
         self._right: Vector = np.zeros(len(FEATURES))
         self._covariance: Vector = covariance
@@ -149,16 +153,23 @@ class StepRegression:
         self._right *= keep
         self._solve()
 
+    def _prior_covariance(self, values: Vector) -> Vector:
+        # Relative to what is there where that is more than the prior: twenty times as much is not twenty deviations.
+        covariance: Vector = np.diag(np.square(_OWN_SD * np.maximum(1.0, values))) + self._prior_common
+        return covariance
+
     def _solve(self) -> None:
         variance = self.noise**2
-        matrix = self._information + variance * self._prior_information
+        prior_information: Vector = np.linalg.inv(self._prior_covariance(self._values))
+        matrix = self._information + variance * prior_information
         matrix += _RIDGE * np.diag(matrix.diagonal())
         inverse: Vector = np.linalg.inv(matrix)
         self._covariance = variance * inverse
-        right = self._right + variance * self._prior_right
+        right = self._right + variance * (prior_information @ self._prior_mean)
         values = inverse @ right
         # Nothing costs less than nothing: hold those at zero and fit the others to what remains.
         if min(values.tolist()) < 0:
             values = solve_nonnegative(matrix, right)
+        values[0] = max(values[0], _LEAST_STEP)
         self._values = values
         self._plain = tuple((values * self._scale).tolist())
