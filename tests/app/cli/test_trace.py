@@ -174,7 +174,7 @@ def test_sizes_of_caches_that_cannot_be(chat: Path, capsys: Captured) -> None:
 def test_a_field_map_for_access_logs(tmp_path: Path, capsys: Captured) -> None:
     path = write_rows(tmp_path / "log", [{"when": 1700000000, "in": 5, "res": {"out": 6}}])
     _run("info", path, "--format", "access-log", "--fields", "time=when,prompt=in", "--fields", "output=res.out")
-    assert "1 requests" in capsys.readouterr().out
+    assert "\n1 request\n" in capsys.readouterr().out
     assert "--fields who=x: expected FIELD=NAME" in _fails(capsys, "info", path, "--fields", "who=x")
 
 

@@ -47,6 +47,8 @@ def test_burstiness_and_rate() -> None:
 def test_one_request_and_all_at_once() -> None:
     one = statistics(Trace("n", (TraceRequest(5, 3, 2),)))
     assert (one.arriving.duration_s, one.arriving.per_s, one.arriving.cv) == (0, None, None)
+    two = statistics(Trace("n", (TraceRequest(0, 5, 5), TraceRequest(500, 5, 5)))).arriving
+    assert (two.per_s, two.cv) == (2, None)
     assert Spread.of([]) is None
     with pytest.raises(ValueError, match="without requests"):
         statistics(Trace("n", ()))

@@ -71,6 +71,11 @@ def test_nginx_writes_when_the_answer_is_done(tmp_path: Path) -> None:
     loaded = _read(tmp_path, *rows)
     assert [(r.at_ms, r.session) for r in loaded.trace.requests] == [(0, None), (4000, None)]
     assert [observed.e2e_ms for observed in loaded.observed] == [15_000, 1000]
+    assert not loaded.problems.describe()
+    del rows[0]["request_time"]
+    assert _read(tmp_path, *rows).problems.notes == [
+        "1 rows say when the answer was done and not how long it took: they are taken to come when it was done"
+    ]
 
 
 def test_names_of_ones_own(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from pointsman.app.cli.output import json_option, write_json
 from pointsman.app.cli.trace_files import ReadFlags, load, read_options
 from pointsman.core.workload.statistics import (
     CACHE_TOKENS,
-    Arriving,
     ReuseFigures,
     Sessions,
     Spread,
@@ -124,7 +123,7 @@ def _print(console: Console, document: TraceInfo) -> None:
     figures = document.statistics
     console.print(f"[bold]{escape(figures.name)}[/bold] ({document.format}): {escape(figures.source)}")
     for line in (
-        f"{figures.requests:,} requests" + _arriving(figures.arriving),
+        _count(figures.requests, "request") + _arriving(figures),
         f"{_tokens(figures.total_prompt_tokens)} prompt tokens, {_tokens(figures.total_output_tokens)} output tokens",
         *_kinds("models", figures.models),
         *_kinds("tenants", figures.tenants),
@@ -140,11 +139,17 @@ def _print(console: Console, document: TraceInfo) -> None:
         console.print("prefixes: nothing is known of what prompts have in common")
 
 
-def _arriving(arriving: Arriving) -> str:
-    if arriving.per_s is None or arriving.cv is None:
-        return ", all at once"
+def _count(count: int, name: str) -> str:
+    return f"{count:,} {name}" + ("" if count == 1 else "s")
+
+
+def _arriving(figures: Statistics) -> str:
+    arriving = figures.arriving
+    if arriving.per_s is None:
+        return ", all at once" if figures.requests > 1 else ""
+    burstiness = "" if arriving.cv is None else f", CV of distances {arriving.cv:.2f}"
     peaks = ", ".join(f"{per_s:,.3g}/s in {window} s" for window, per_s in arriving.peak_per_s.items())
-    return f" in {arriving.duration_s:,.0f} s: {arriving.per_s:,.3g}/s, CV of distances {arriving.cv:.2f}" + (
+    return f" in {arriving.duration_s:,.0f} s: {arriving.per_s:,.3g}/s{burstiness}" + (
         f"; peaks {peaks}" if peaks else ""
     )
 
@@ -166,7 +171,7 @@ def _spreads(document: TraceInfo) -> Table:
     _row(table, "output tokens", figures.output_tokens)
     sessions = figures.sessions
     if sessions is not None:
-        _row(table, f"requests of {sessions.count:,} sessions", sessions.requests)
+        _row(table, f"requests of {_count(sessions.count, 'session')}", sessions.requests)
         _row(table, _gap_name(sessions), sessions.gap_s)
     if document.observed is not None:
         _row(table, "observed TTFT, ms", document.observed.ttft_ms)
@@ -176,7 +181,7 @@ def _spreads(document: TraceInfo) -> Table:
 
 
 def _gap_name(sessions: Sessions) -> str:
-    return f"pause before {sessions.following:,} follow-ups, s"
+    return f"pause before {_count(sessions.following, 'follow-up')}, s"
 
 
 def _row(table: Table, name: str, spread: Spread | None) -> None:

@@ -49,7 +49,7 @@ class Arriving:
     per_s: float | None
     """Mean; None of fewer than two, or all at once."""
     cv: float | None
-    """Of times between arrivals; 1 is Poisson, more is burstier."""
+    """Of times between arrivals; 1 is Poisson, more is burstier. None of fewer than three, or all at once."""
     peak_per_s: Mapping[str, float]
     """Most in any window of that many seconds, a second."""
 
@@ -141,7 +141,8 @@ def _arriving(times_ms: np.ndarray) -> Arriving:
         for window_s in _WINDOWS_S
         if window_s <= duration_s * _LONGEST_WINDOW_SHARE
     }
-    return Arriving(duration_s, len(gaps_ms) / duration_s, float(gaps_ms.std() / gaps_ms.mean()), peaks)
+    cv = float(gaps_ms.std() / gaps_ms.mean()) if len(gaps_ms) > 1 else None
+    return Arriving(duration_s, len(gaps_ms) / duration_s, cv, peaks)
 
 
 def _most_within(times_ms: np.ndarray, window_ms: float) -> int:

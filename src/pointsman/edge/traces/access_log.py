@@ -65,6 +65,8 @@ class _Fields:
     """Where a log keeps what; the place that a field was found at last is tried first."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
+        self.without_duration = 0
+        """Rows that say when the answer was done and not how long it took."""
         unknown = [role for role in given if role not in _NAMES]
         if unknown:
             raise TraceError(f"--fields {unknown[0]}: unknown; fields are {', '.join(_NAMES)}")
@@ -121,6 +123,11 @@ def read_access_log(source: Source) -> LoadedTrace:
             continue
         timed = observed.first_token_ms is not None or observed.last_token_ms is not None
         builder.add(line, request, observed if timed or observed.cached_tokens is not None else None)
+    if fields.without_duration:
+        source.problems.notes.append(
+            f"{fields.without_duration} rows say when the answer was done and not how long it took: they are taken to "
+            "come when it was done"
+        )
     return builder.build(source.name, "access log; no prefixes")
 
 
@@ -133,8 +140,9 @@ def _observed(fields: _Fields, row: Json) -> Observed:
     end_path, end = fields.find(row, "end")
     if e2e_ms is None and end_path:
         e2e_ms = epoch_ms(end, end_path) - at_ms
-    if e2e_ms is not None and time_path.rpartition(".")[2] in _AT_THE_END:
-        at_ms -= e2e_ms
+    if time_path.rpartition(".")[2] in _AT_THE_END:
+        fields.without_duration += e2e_ms is None
+        at_ms -= e2e_ms or 0.0
     ttft_ms = _duration_ms(fields, row, "ttft")
     first_path, first = fields.find(row, "first_token")
     if ttft_ms is None and first_path:
