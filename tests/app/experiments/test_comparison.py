@@ -138,6 +138,15 @@ def test_nothing_to_choose_between() -> None:
     assert said.endswith(" on goodput, P99 TTFT, P50 TTFT, mean TPOT or output tok/s.")
 
 
+def test_those_that_are_alike_share_a_sentence() -> None:
+    alike: dict[str, BySeed] = {label: {s: QUIET | {"ttft_p99_ms": 50.0 + s} for s in range(5)} for label in "abc"}
+    slow: BySeed = {s: QUIET | {"ttft_p99_ms": 100.0 + s} for s in range(5)}
+    results = {**alike, "slow": slow}
+    said = sentences(results, compare(results, ["ttft_p99_ms"]), ["ttft_p99_ms"])
+    assert said[0].startswith("a beats slow by 4")
+    assert said[1:] == ["No significant difference between a and b or c on P99 TTFT."]
+
+
 def test_one_seed_is_said_to_be_one() -> None:
     results: dict[str, BySeed] = {
         "a": {0: QUIET | {"ttft_p99_ms": 50.0}},

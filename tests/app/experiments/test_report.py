@@ -93,6 +93,21 @@ def test_a_line_breaks_where_nothing_was_measured() -> None:
     assert {"limit", "knee"} <= {text.text for text in chart.findall("text")}
 
 
+def test_a_mark_beyond_the_axis_is_left_out() -> None:
+    """On the edge it would look like a limit that is just met."""
+    marks = [Mark("in", x=2), Mark("right", x=5), Mark("above", y=5), Mark("below", y=-1)]
+    chart = parsed(line_chart("t", Axis("x", 0, 4), Axis("y", 4, 0), [], marks=marks))
+    words = {text.text for text in chart.findall("text")}
+    assert "in" in words
+    assert not {"right", "above", "below"} & words
+
+
+def test_a_point_that_no_line_leads_to_is_seen() -> None:
+    series = Series("a", 0, [(0, 1), (1, NAN), (2, 1), (3, 2)])
+    chart = parsed(line_chart("t", Axis("x", 0, 4), Axis("y", 0, 4), [series]))
+    assert len([dot for dot in chart.iter("circle") if (dot.get("class") or "").startswith("dot")]) == 1
+
+
 def test_bars_have_lengths_whiskers_and_words() -> None:
     bars = [Bar("a", 0, 10.0, "ten", 8.0, 12.0), Bar("b", 1, 5.0, "five"), Bar("c", 2, NAN, "–")]
     chart = parsed(bar_chart("t", Axis("x", 0, 20), bars))
@@ -132,3 +147,14 @@ def test_mean_curves(make_outcome: MakeOutcome) -> None:
     mean = mean_curves([one, other])
     assert set(mean.ttft_ms) == {200.0}
     assert set(mean.ttft_p90_ms) == {200.0}
+
+
+def test_mean_curves_of_runs_with_more_and_fewer_requests(make_outcome: MakeOutcome) -> None:
+    """What is slow at the end of the longer one is slow at the end of the mean."""
+    short = curves_of(make_outcome([100.0] * 40))
+    long = curves_of(make_outcome([100.0] * 80 + [900.0] * 20))
+    mean = mean_curves([short, long])
+    assert (len(short.bins_ms), len(long.bins_ms), len(mean.bins_ms)) == (2, 5, 2)
+    assert mean.bins_ms[1] == pytest.approx((short.bins_ms[1] + long.bins_ms[3]) / 2)
+    longer = curves_of(make_outcome([100.0] * 50 + [900.0] * 50))
+    assert mean_curves([short, longer]).ttft_p90_ms == pytest.approx((100.0, 500.0))

@@ -118,7 +118,8 @@ def _print_results(summary: Summary, json_file: str | None) -> None:
 def _first_line(summary: Summary) -> str:
     workload, base = summary.workload, summary.points[0]
     sweep = summary.sweep
-    load = f"{base.clients} clients" if base.clients else f"{base.requests_s:.3g}/s"
+    rate = f"{base.requests_s:.3g}/s" if base.requests_s else "all at once"
+    load = f"{base.clients} clients" if base.clients else rate
     fleet = f"{escape(base.fleet)}, {load}" if sweep is None else f"sweep of {sweep.axis}"
     seeds = f"{summary.seeds} seed{'' if summary.seeds == 1 else 's'}"
     slo = "" if summary.slo is None else f", SLO {escape(summary.slo)}"

@@ -51,23 +51,33 @@ def leader(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], key
 
 
 def sentences(results: Mapping[str, BySeed], comparisons: Sequence[Comparison], keys: Sequence[str]) -> list[str]:
-    """One sentence for each policy against the leader, then what to beware of."""
+    """One sentence for each policy against the leader, one for those that are like it, then what to beware of."""
     said: list[str] = []
     told = {label: runs for label, runs in results.items() if runs}
     if len(told) > 1:
         best = leader(told, comparisons, keys)
+        alike: dict[str, list[str]] = {}
         for other in told:
             between = [each.seen_from(best) for each in comparisons if {each.first, each.second} == {best, other}]
-            if other != best and between:
-                said.append(_between(best, other, between, results))
+            if other == best or not between:
+                continue
+            several = len(results[best].keys() & results[other].keys()) > 1
+            if several and not any(each.significant for each in between):
+                alike.setdefault(listed([_name(each) for each in between], "or"), []).append(other)
+            else:
+                said.append(_between(best, other, between, several=several))
+        said.extend(
+            f"No significant difference between {best} and {listed(others, 'or')} on {names}."
+            for names, others in alike.items()
+        )
     said.extend(_few_seeds(told, comparisons))
     said.extend(_warnings(told))
     return said
 
 
-def _between(best: str, other: str, comparisons: Sequence[Comparison], results: Mapping[str, BySeed]) -> str:
-    seeds = results[best].keys() & results[other].keys()
-    if len(seeds) < 2:
+def _between(best: str, other: str, comparisons: Sequence[Comparison], *, several: bool) -> str:
+    """Some of it is significant, or there is one seed."""
+    if not several:
         return _by_one_seed(best, other, comparisons)
     better = [f"{_amount(each)} on {_name(each)}" for each in comparisons if each.significant and each.first_is_better]
     worse = [
@@ -80,10 +90,8 @@ def _between(best: str, other: str, comparisons: Sequence[Comparison], results: 
     if worse:
         parts.append(f"{'it' if better else best} is worse{'' if better else f' than {other}'} by {listed(worse)}")
     if alike:
-        parts.append(
-            f"no significant difference {'' if parts else f'between {best} and {other} '}on {listed(alike, 'or')}"
-        )
-    return _capitalised("; ".join(parts)) + "."
+        parts.append(f"no significant difference on {listed(alike, 'or')}")
+    return "; ".join(parts) + "."
 
 
 def _by_one_seed(best: str, other: str, comparisons: Sequence[Comparison]) -> str:
@@ -143,11 +151,6 @@ def _warnings(results: Mapping[str, BySeed]) -> list[str]:
 def listed(names: Sequence[str], last: str = "and") -> str:
     """For example `a, b and c`."""
     return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)
-
-
-def _capitalised(sentence: str) -> str:
-    """Policy names stay as they are; only our own words begin large."""
-    return f"N{sentence[1:]}" if sentence.startswith("no significant") else sentence
 
 
 def _mean(values: Sequence[float]) -> float:

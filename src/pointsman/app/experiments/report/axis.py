@@ -29,6 +29,10 @@ class Axis:
         share = (value - low) / (high - low) if high != low else 0.5
         return start + length * min(max(share, 0.0), 1.0)
 
+    def holds(self, value: float) -> bool:
+        """Whether it lies between the ends."""
+        return min(self.low, self.high) <= value <= max(self.low, self.high)
+
     def ticks(self, most: int = 6) -> list[float]:
         """Round values, at most so many."""
         if self.wanted_ticks:

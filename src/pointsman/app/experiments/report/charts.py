@@ -154,7 +154,8 @@ def _over_time(curves: dict[str, Curves], limit_ms: float | None) -> Chart:
     wide = bool(values) and max(values) > 20 * max(min(values), 1e-9)
     y = axis_over(values, "P90 TTFT", log=wide, show=show_ms)
     spans = [at_ms / 1_000 for each in curves.values() for at_ms in each.bins_ms]
-    x = Axis("time in the trace", 0.0, max(spans, default=1.0), show=show_seconds)
+    # All at once is one moment, not a span of parts of nothing.
+    x = Axis("time in the trace", 0.0, max([1.0, *spans]), show=show_seconds)
     if x.high >= 120:
         x = Axis(x.title, 0.0, x.high, show=show_seconds, wanted_ticks=_minutes(x.high))
     series = [
@@ -169,7 +170,7 @@ def _over_time(curves: dict[str, Curves], limit_ms: float | None) -> Chart:
         )
         for number, (label, each) in enumerate(curves.items())
     ]
-    marks = [] if limit_ms is None or limit_ms > y.high else [Mark(f"SLO {show_ms(limit_ms)}", y=limit_ms)]
+    marks = [] if limit_ms is None else [Mark(f"SLO {show_ms(limit_ms)}", y=limit_ms)]
     svg = line_chart("TTFT over time", x, y, series, marks=marks)
     caption = "P90 by time of arrival. If it keeps rising, the fleet is too small."
     return Chart("TTFT over time", caption, svg)

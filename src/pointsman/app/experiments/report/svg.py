@@ -76,7 +76,10 @@ class _Canvas:
 def line_chart(
     title: str, x: Axis, y: Axis, series: Sequence[Series], *, marks: Sequence[Mark] = (), dots: bool = False
 ) -> str:
-    """Lines over two axes; with `dots` each point is drawn, else it is only felt by the mouse."""
+    """Lines over two axes; with `dots` each point is drawn, else only those that no line leads to.
+
+    Marks outside of the axes are left out. The mouse feels each point.
+    """
     canvas = _Canvas(WIDTH, HEIGHT, title)
     width, height = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     bottom = _TOP + height
@@ -88,7 +91,9 @@ def line_chart(
         return y.at(value, bottom, -height)
 
     _frame(canvas, x, y, px, py, bottom)
-    for number, mark in enumerate(marks):
+    # On the edge, a limit beyond it would look like one that is just met.
+    seen = [mark for mark in marks if (mark.x is None or x.holds(mark.x)) and (mark.y is None or y.holds(mark.y))]
+    for number, mark in enumerate(seen):
         _mark(canvas, mark, px, py, bottom - 8 - 14 * number)
     for each in series:
         if each.band:
@@ -100,11 +105,13 @@ def line_chart(
             path = " ".join(f"{px(at):.1f},{py(value):.1f}" for at, value in run)
             canvas.parts.append(f'<polyline class="series c{each.colour}" points="{path}"/>')
     for each in series:
+        alone = {run[0] for run in _unbroken(each.points) if len(run) == 1}
         for number, (at, value) in enumerate(each.points):
             if not math.isfinite(value):
                 continue
             hint = each.hints[number] if each.hints else f"{each.label}: {y.show(value)} at {x.show(at)}"
-            dot = f'<circle class="dot c{each.colour}" cx="{px(at):.1f}" cy="{py(value):.1f}" r="3.2"/>' if dots else ""
+            dot = f'<circle class="dot c{each.colour}" cx="{px(at):.1f}" cy="{py(value):.1f}" r="3.2"/>'
+            dot = dot if dots or (at, value) in alone else ""
             canvas.parts.append(
                 f'<g>{dot}<circle class="hit" cx="{px(at):.1f}" cy="{py(value):.1f}" r="7"/>'
                 f"<title>{escape(hint)}</title></g>"
