@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, islice
 
 from pointsman.core.model.errors import TraceError
 from pointsman.core.workload.trace import Trace, TraceRequest
@@ -26,7 +29,9 @@ def with_block_tokens(trace: Trace, block_tokens: int) -> Trace:
         same = _Same()
         for request in trace.requests:
             _unite(same, request, old, block_tokens)
-        requests = tuple(_split(request, old, block_tokens, same) for request in trace.requests)
+        # Each part is one object, however many prompts have it: long traces have hundreds of millions of ids.
+        parts_of = functools.cache(functools.partial(_parts, old // block_tokens, same))
+        requests = tuple(_split(request, old, block_tokens, parts_of) for request in trace.requests)
     else:
         requests = tuple(_joined(request, old, block_tokens) for request in trace.requests)
     known = any(request.block_ids for request in requests)
@@ -47,10 +52,6 @@ class _Same:
         if found != part:
             self._first[part] = found
         return found
-
-    def all_of(self, parts: list[int]) -> list[int]:
-        """The same for many; as they are where nothing is united, for long traces have tens of millions."""
-        return [self.of(part) for part in parts] if self._first else parts
 
     def unite(self, part: int, other: int) -> None:
         """Both are the same from now on."""
@@ -74,14 +75,17 @@ def _unite(same: _Same, request: TraceRequest, old: int, new: int) -> None:
         same.unite(request.block_ids[ends_in] * parts + part, request.answer_block_ids[0] * parts + part)
 
 
-def _split(request: TraceRequest, old: int, new: int, same: _Same) -> TraceRequest:
-    parts = old // new
+def _parts(number: int, same: _Same, block: int) -> tuple[int, ...]:
+    return tuple(same.of(block * number + part) for part in range(number))
+
+
+def _split(request: TraceRequest, old: int, new: int, parts_of: Callable[[int], tuple[int, ...]]) -> TraceRequest:
     blocks = -(-request.prompt_tokens // new)
-    ids = [block * parts + part for block in request.block_ids for part in range(parts)][:blocks]
-    answer = [block * parts + part for block in request.answer_block_ids for part in range(parts)]
-    end = (request.prompt_tokens + request.output_tokens) // new - request.prompt_tokens // new
-    answer = answer[_filled(request, old, new) :][:end]
-    return replace(request, block_ids=tuple(same.all_of(ids)), answer_block_ids=tuple(same.all_of(answer)))
+    ids = tuple(islice(chain.from_iterable(map(parts_of, request.block_ids)), blocks))
+    start = _filled(request, old, new)
+    end = start + (request.prompt_tokens + request.output_tokens) // new - request.prompt_tokens // new
+    answer = tuple(islice(chain.from_iterable(map(parts_of, request.answer_block_ids)), start, end))
+    return replace(request, block_ids=ids, answer_block_ids=answer)
 
 
 def _joined(request: TraceRequest, old: int, new: int) -> TraceRequest:
