@@ -127,6 +127,22 @@ def test_a_prior_wrong_by_another_factor_for_prompts_is_corrected(decode: float,
     assert error.samples == 60
 
 
+def test_workers_of_a_class_of_quite_other_proportions_than_its_prior_learn_them_together() -> None:
+    # A CPU under a GPU's prior: prompts cost twenty times as much beside a step.
+    truth, rng = StepCoefficients(5.95, 0.465, 0.125, 0.375), random.Random(2)
+    times = LearnedTimes({"cpu": StepCoefficients(6.4, 0.01, 0.05, 0.0196)})
+    for _ in range(100):
+        for worker in ("w0", "w1", "w2"):
+            tokens, steps = float(rng.randint(40, 600)), rng.randint(8, 40)
+            prompt = Interval(1, 1, prefill_tokens=tokens, prefill_squares=tokens**2, starts=1)
+            decoding = Interval(1, steps, steps, steps * rng.randint(100, 600))
+            for work in (prompt, decoding):
+                times.observe(worker, "cpu", replace(work, elapsed_ms=work.predicted_ms(truth)))
+    found = times.class_coefficients("cpu")
+    assert found.d_ms_per_prefill_token == pytest.approx(truth.d_ms_per_prefill_token, rel=0.03)
+    assert [times.factor(worker) for worker in ("w0", "w1", "w2")] == pytest.approx([1, 1, 1], abs=0.03)
+
+
 def test_a_worker_of_another_class_starts_anew() -> None:
     times, rng = LearnedTimes({"h100": TRUTH, "a100": TRUTH.scaled(2)}), random.Random(7)
     teach(times, rng, 20, {"w0": 1.4})

@@ -130,6 +130,18 @@ def test_an_engine_of_quite_other_proportions_is_learned_exactly_from_exact_inte
     assert regression.noise < 0.03
 
 
+def test_rescaling_to_and_fro_makes_no_evidence_of_the_prior() -> None:
+    rng = random.Random(4)
+    regression = StepRegression(StepCoefficients(12.0, 0.06, 0.04, 0.005))
+    for _ in range(8):
+        regression.learn(interval(rng, noise=0.0))
+    learned = regression.coefficients
+    for _ in range(300):
+        regression.rescale(1.01)
+        regression.rescale(1 / 1.01)
+    assert relative(regression.coefficients, learned) == pytest.approx((1, 1, 1, 1), rel=0.05)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**31), st.floats(0.05, 20.0), st.floats(0.0, 1.0))
 def test_nothing_ever_costs_less_than_nothing(seed: int, slow: float, noise: float) -> None:

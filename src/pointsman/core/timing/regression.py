@@ -3,8 +3,8 @@
 The unknowns are the coefficients in units of their prior. The prior says two things: all of them may be off by one
 common factor (another GPU, another precision), and each by some more. So a few intervals of plain decoding, which tell
 little of prefill, still correct prefill by what they found of the common factor. Old intervals fade (`memory`), the
-prior does not: what no traffic tells apart any more goes back to its share of the prior instead of drifting. It holds
-relative to what was learned, or an engine of quite other proportions would look like noise, and noise like a reason to
+prior does not: what no traffic tells apart any more goes back to its share of the prior instead of drifting. It
+widens with what was learned, or an engine of quite other proportions would look like noise, and noise like a reason to
 believe the prior.
 
 Normal equations are kept, not their inverse; both are six by six.
@@ -144,7 +144,8 @@ class StepRegression:
 
     def rescale(self, factor: float) -> None:
         """All steps take `factor` times as long as thought."""
-        self._right = self._information @ (self._values * factor)
+        # What intervals say, not what is thought: the prior's part of that is no evidence.
+        self._right *= factor
         self._solve()
 
     def loosen(self, keep: float) -> None:
@@ -154,8 +155,9 @@ class StepRegression:
         self._solve()
 
     def _prior_covariance(self, values: Vector) -> Vector:
-        # Relative to what is there where that is more than the prior: twenty times as much is not twenty deviations.
-        covariance: Vector = np.diag(np.square(_OWN_SD * np.maximum(1.0, values))) + self._prior_common
+        # Wider where more is there than the prior says: twenty times as much is not twenty deviations. The root, as
+        # three times as much of everything is common.
+        covariance: Vector = np.diag(np.square(_OWN_SD) * np.maximum(1.0, values)) + self._prior_common
         return covariance
 
     def _solve(self) -> None:
