@@ -34,6 +34,13 @@ def test_any_ids_become_small_keys() -> None:
     assert all(0 <= key < 2**60 for key in keys)
 
 
+def test_models_share_nothing() -> None:
+    made = prompts()
+    one, other, again = (made.prompt(TraceRequest(0, 128, 1, (7, 8), model=model)).keys for model in ("a", "b", "a"))
+    assert one == again
+    assert not set(one) & set(other)
+
+
 def test_smaller_blocks_are_the_same_where_the_traces_are() -> None:
     made = prompts(16)
     one, other = made.prompt(asks(150, 1, 2, 3)).keys, made.prompt(asks(150, 1, 2, 4)).keys

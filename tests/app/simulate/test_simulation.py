@@ -23,7 +23,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, PolicyError
 from pointsman.core.model.view import Column
 from pointsman.core.model.worker import Role
-from pointsman.core.policies.policy import decision
+from pointsman.core.policies.policy import decision, rejection
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile
 from pointsman.core.workload.trace import Trace, TraceRequest
@@ -291,6 +291,35 @@ class TestFailures:
         assert outcome.dispatched_ms[outcome.worker == 1].min() >= 500.0
         assert outcome.workers[1].gpu_ms == pytest.approx(outcome.ended_ms - 200.0)
 
+    def test_a_drained_worker_stays_drained(self, play, fleet, shared_prompts) -> None:
+        """Whether it was up then, or comes back later."""
+        trace = shared_prompts(100, every_ms=10.0)
+        groups = (WorkerGroup(LLAMA, 2), WorkerGroup(LLAMA, 1, started_ms=200.0))
+        setup = Setup(groups, drains=(Drain(1, 100.0), Drain(2, 100.0)), failures=(Failure(1, 300.0, 10.0),))
+        outcome = play(trace, setup, "round_robin").outcome
+        assert (outcome.worker[outcome.dispatched_ms > 100.0] == 0).all()
+        assert outcome.workers[2].requests == 0
+
+    def test_a_worker_may_die_while_it_starts(self, play, fleet, shared_prompts) -> None:
+        setup = fleet(2, startup_ms=300.0, failures=(Failure(1, 100.0, 50.0), Failure(1, 250.0, 150.0)))
+        outcome = play(shared_prompts(100, every_ms=10.0), setup, "round_robin").outcome
+        later = outcome.dispatched_ms[(outcome.worker == 1) & (outcome.dispatched_ms > 100.0)]
+        assert later.min() >= 700.0
+        gpu_ms = 100.0 - outcome.started_ms + 100.0 + outcome.ended_ms - 400.0
+        assert outcome.workers[1].gpu_ms == pytest.approx(gpu_ms)
+
+    def test_an_answer_that_broke_off_has_the_tokens_that_came(self, play, fleet) -> None:
+        step = LLAMA.step
+        first_ms = step.step_ms(0, 0, 100, 100**2)
+        dies_ms = first_ms + sum(step.step_ms(1, 100 + number, 0) for number in range(1, 21)) + 1.0
+        played = play(Trace("one", [TraceRequest(0, 100, 500)]), fleet(1, failures=(Failure(0, dies_ms),)))
+        outcome = played.outcome
+        assert outcome.status.tolist() == [Status.FAILED]
+        assert outcome.output_tokens.tolist() == [21]
+        assert outcome.itl.count == 20
+        assert outcome.itl.total_ms == pytest.approx(dies_ms - 1.0 - first_ms)
+        assert (outcome.workers[0].output_tokens, outcome.workers[0].prompt_tokens) == (21, 100)
+
     def test_a_queue_limit_rejects(self, play, fleet, shared_prompts) -> None:
         trace = shared_prompts(100, every_ms=0.5)
         setup = fleet(1, max_num_seqs=4, queue_limit=3, metrics_every_ms=0.0)
@@ -386,6 +415,44 @@ class TestRuns:
         for share in (0.1, 0.5, 0.99):
             assert outcomes[1].itl.quantile_ms(share) == pytest.approx(outcomes[0].itl.quantile_ms(share), rel=0.02)
 
+    @pytest.mark.parametrize("delay_ms", [0.0, 5.0, 500.0])
+    def test_the_ledger_hears_the_same_at_the_same_time(self, fleet, conversations, monkeypatch, delay_ms) -> None:
+        """Small caches, so that decoding evicts; later turns find what answers filled."""
+        trace = conversations(people=20, turns=5, gap_ms=150.0)
+        small = replace(LLAMA, kv_tokens=2_400)
+        seen: dict[int, list[list[int]]] = {}
+        for most_steps in (1, worker_module.MOST_STEPS):
+            monkeypatch.setattr(worker_module, "MOST_STEPS", most_steps)
+            tables = seen.setdefault(most_steps, [])
+            simulate(
+                trace,
+                Setup((WorkerGroup(small, 2),), kv_event_delay_ms=delay_ms, metrics_every_ms=40.0),
+                PolicyRegistry().get("round_robin"),
+                on_decision=lambda _, made, tables=tables: tables.append(made.view.table.tolist()),
+            )
+        assert seen[1] == seen[worker_module.MOST_STEPS]
+
+    def test_what_a_run_fills_is_heard_of_after_the_delay(self, fleet) -> None:
+        """An answer fills blocks all the time; others that begin with it look in."""
+        blocks = tuple(range(100))
+        asked = TraceRequest(0, 160, 1440, blocks[:10], blocks[10:])
+        lookers = [TraceRequest(100.0 * n, 1600, 1, blocks) for n in range(1, 60)]
+        cached: dict[float, list[int]] = {}
+        for delay_ms in (0.0, 1000.0):
+            found = cached.setdefault(delay_ms, [])
+
+            class Watch(type(POLICY)):
+                def decide(self, request, view, timing, now_ms, rng, found=found):
+                    if request.id != "r0":
+                        found.append(int(view.column(Column.CACHED_TOKENS)[0]))
+                        return rejection(self.name, request, view, now_ms)
+                    return super().decide(request, view, timing, now_ms, rng)
+
+            simulate(Trace("t", [asked, *lookers], 16), fleet(1, kv_event_delay_ms=delay_ms), Watch())
+        assert cached[0.0][0] < cached[0.0][3]
+        assert cached[1000.0][:9] == [160] * 9  # what was sent is known at once
+        assert cached[1000.0][10:] == cached[0.0][:-10]
+
 
 class TestMetrics:
     def test_fresh_ones_show_the_engines_load_at_each_decision(self, fleet, shared_prompts) -> None:
@@ -437,6 +504,10 @@ class TestSetup:
             ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
             ({"front_end_ms": -1.0}, "front_end_ms must be 0 or more"),
             ({"step_noise": float("nan")}, "step_noise must be 0 or more"),
+            ({"front_end_ms": math.inf}, "front_end_ms must be 0 or more, not inf"),
+            ({"failures": (Failure(0, math.nan),)}, "at_ms of a failure must be 0 or more, not nan"),
+            ({"failures": (Failure(0, 1.0, -1.0),)}, "back_after_ms of a failure must be 0 or more, not -1.0"),
+            ({"drains": (Drain(0, math.nan),)}, "at_ms of a drain must be 0 or more, not nan"),
             ({"failures": (Failure(3, 1.0),)}, "there is no worker 3: the 1 workers"),
         ],
     )

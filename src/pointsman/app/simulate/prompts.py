@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,8 @@ class Prompts:
         self.spec = KeySpec(self.block_tokens)
         self._kv_events = setup.kv_events
         self._route_key = setup.route_key
-        self._keys: dict[int, int] = {}
+        self._keys: dict[str, dict[int, int]] = {}
+        self._numbers = itertools.count()
 
     def prompt(self, request: TraceRequest) -> Prompt:
         """Keys of a request's blocks; none where the trace knows none."""
@@ -47,7 +49,7 @@ class Prompts:
         known_answer = request.answer_block_ids and len(joint) >= full
         if known_answer:
             joint = (*joint[:full], *request.answer_block_ids)
-        cut = self._cut(joint)
+        cut = self._cut(joint, request.model or ANY_MODEL)
         filled = request.prompt_tokens // self.block_tokens
         answered = (request.prompt_tokens + request.output_tokens) // self.block_tokens
         answer = cut[filled:answered] if known_answer else ()
@@ -69,12 +71,14 @@ class Prompts:
             tenant=request.tenant,
         )
 
-    def _cut(self, ids: Sequence[int]) -> list[int]:
-        known = self._keys
+    def _cut(self, ids: Sequence[int], model: str) -> list[int]:
+        # What one model computed is of no use to another one: neither are its keys the same.
+        known = self._keys.setdefault(model, {})
         size, theirs = self.block_tokens, self._trace_tokens
         if size > theirs:
             ids = ids[size // theirs - 1 :: size // theirs]  # chained: the last one stands for all before it
-        small = [known.setdefault(block, len(known)) for block in ids]
+        known.update(zip([block for block in dict.fromkeys(ids) if block not in known], self._numbers, strict=False))
+        small = [known[block] for block in ids]
         if size >= theirs:
             return small
         parts = theirs // size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from pointsman.core.engine_model.config import TierConfig
@@ -118,20 +119,24 @@ class Setup:
         for group in self.groups:
             if group.count < 1:
                 raise ConfigError(f"a group of {group.profile.name} needs at least one worker, not {group.count}")
-            if not group.slow > 0:
+            if not 0 < group.slow < math.inf:
                 raise ConfigError(f"slow must be above 0, not {group.slow} ({group.profile.name})")
+            _check_time("started_ms of a group", group.started_ms)
         for name in ("block_tokens", "max_num_seqs", "max_batched_tokens", "max_context_tokens", "queue_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
-            if value is not None and not value >= 0:
+            if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be 0 or more, not {value}")
         for failure in self.failures:
             self._check_number(failure.worker)
+            _check_time("at_ms of a failure", failure.at_ms)
+            _check_time("back_after_ms of a failure", failure.back_after_ms)
         for drain in self.drains:
             self._check_number(drain.worker)
+            _check_time("at_ms of a drain", drain.at_ms)
 
     def _check_number(self, worker: int) -> None:
         if not 0 <= worker < self.workers:
@@ -162,3 +167,8 @@ class Setup:
                 "one must be a multiple of the other"
             )
         return wanted
+
+
+def _check_time(what: str, value_ms: float | None) -> None:
+    if value_ms is not None and not 0 <= value_ms < math.inf:
+        raise ConfigError(f"{what} must be 0 or more, not {value_ms}")

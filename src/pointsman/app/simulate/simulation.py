@@ -31,6 +31,7 @@ from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes
 from pointsman.core.workload.trace import Trace
 
+_DRAINED = "drained by the setup"
 OnProgress = Callable[[int, int], None]
 """Called now and then with the requests that ended, and all."""
 
@@ -78,6 +79,7 @@ class Simulation:
             self._records,
             self._end,
         )
+        self._drained: set[int] = set()
         self._last_end_ms = self._start_ms
 
     def run(self, on_progress: OnProgress | None = None) -> Outcome:
@@ -102,7 +104,7 @@ class Simulation:
         for worker in self._workers:
             if worker.group.started_ms is None:
                 worker.occupy(self._start_ms)
-                self._join(worker)
+                self._join((worker, worker.starts))
             else:
                 self._starts(worker, worker.group.started_ms)
         for failure in setup.failures:
@@ -126,21 +128,30 @@ class Simulation:
     # ---- the fleet
 
     def _starts(self, worker: ModelledWorker, at_ms: float) -> None:
-        self._heap.push(max(self._start_ms, at_ms), Rank.FLEET, self._occupy, worker)
-        self._heap.push(max(self._start_ms, at_ms + self._setup.startup_ms), Rank.FLEET, self._join, worker)
+        up_ms = max(self._start_ms, at_ms + self._setup.startup_ms)
+        self._heap.push(max(self._start_ms, at_ms), Rank.FLEET, self._occupy, (worker, up_ms))
 
-    def _occupy(self, worker: ModelledWorker) -> None:
-        worker.occupy(self._heap.now_ms)
+    def _occupy(self, start: tuple[ModelledWorker, float]) -> None:
+        worker, up_ms = start
+        if not worker.occupied:
+            worker.occupy(self._heap.now_ms)
+            self._heap.push(up_ms, Rank.FLEET, self._join, (worker, worker.starts))
 
-    def _join(self, worker: ModelledWorker) -> None:
-        if not worker.alive:
-            worker.start()
-            self._telemetry.joined(worker, self._heap.now_ms)
+    def _join(self, start: tuple[ModelledWorker, int]) -> None:
+        worker, number = start
+        if not worker.occupied or worker.starts != number:
+            return  # it died before it was up
+        now_ms = self._heap.now_ms
+        worker.start()
+        self._telemetry.joined(worker, now_ms)
+        if worker.number in self._drained:
+            self.ledger.apply(ev.WorkerDraining(worker.id, now_ms, _DRAINED))
 
     def _die(self, worker: ModelledWorker) -> None:
-        if not worker.alive:
-            return
         now_ms = self._heap.now_ms
+        if not worker.alive:
+            worker.close(now_ms)  # it may have been starting
+            return
         for flight in worker.die(now_ms, self._itl):
             self._handover.lost(flight)
             if flight.sequence is not None and flight.first_token_ms is not None:
@@ -157,8 +168,9 @@ class Simulation:
                 self._send(flight, {worker.id})
 
     def _drain(self, worker: ModelledWorker) -> None:
+        self._drained.add(worker.number)
         if worker.alive:
-            self.ledger.apply(ev.WorkerDraining(worker.id, self._heap.now_ms, "drained by the setup"))
+            self.ledger.apply(ev.WorkerDraining(worker.id, self._heap.now_ms, _DRAINED))
 
     def _read(self, worker: ModelledWorker) -> None:
         if len(self._heap) < len(self._workers):
@@ -224,7 +236,7 @@ class Simulation:
             flight_or_none = worker.flights.get(sequence.request.id)
             if flight_or_none is not None:
                 worker.started(flight_or_none)
-        self._telemetry.blocks(worker, result.events, now_ms)
+        self._telemetry.blocks(worker)
 
     def _finish(self, worker: ModelledWorker, flight: Flight, sequence: Sequence) -> None:
         """What a worker had to do for a request is done."""

@@ -26,7 +26,6 @@ class Telemetry:
         self._ledger = ledger
         self._spec = spec
         self._kv_events = setup.kv_events
-        self._delay_ms = setup.kv_event_delay_ms
         self._before_each_decision = setup.metrics_every_ms == 0
         self.every_ms = setup.metrics_every_ms or PROBES_EVERY_MS
 
@@ -53,12 +52,9 @@ class Telemetry:
         """
         for worker in workers:
             if worker.in_run:
-                worker.engine.look(now_ms)
+                worker.look(now_ms)
                 self.tokens(worker, now_ms)
-                if self._kv_events:
-                    # These are older than the delay, or nearly so.
-                    self._hear(worker, math.inf)
-                    self._apply_blocks(worker.id, worker.engine.take_events(), now_ms)
+                self.blocks(worker)
             if self._before_each_decision and worker.alive and (worker.unread or worker.end_ms < math.inf):
                 self._load(worker, now_ms)
 
@@ -67,30 +63,25 @@ class Telemetry:
         for flight, tokens in worker.reports():
             self._ledger.apply(ev.Progress(flight.request.id, now_ms, tokens))
 
-    def blocks(self, worker: ModelledWorker, events: list[KvEvent], now_ms: float) -> None:
-        """What an engine's cache gained and lost since it was told of last."""
-        if not events or not self._kv_events:
-            return
-        if not self._delay_ms:
-            self._apply_blocks(worker.id, events, now_ms)
-            return
-        heard_ms = now_ms + self._delay_ms
-        worker.announcements.append((heard_ms, events))
-        self._heap.push(heard_ms, Rank.KV, self._heard, worker)
+    def blocks(self, worker: ModelledWorker) -> None:
+        """What an engine's cache gained and lost is on its way, or there already."""
+        now_ms = self._heap.now_ms
+        for announcement in worker.take_announcements():
+            worker.announcements.append(announcement)
+            if announcement[0] > now_ms:
+                self._heap.push(announcement[0], Rank.KV, self._hear, worker)
+        self._hear(worker)
 
-    def _heard(self, worker: ModelledWorker) -> None:
-        self._hear(worker, self._heap.now_ms)
-
-    def _hear(self, worker: ModelledWorker, until_ms: float) -> None:
+    def _hear(self, worker: ModelledWorker) -> None:
         """Batches that are due, in their order, whatever the order of simultaneous events."""
-        waiting = worker.announcements
-        while waiting and waiting[0][0] <= until_ms:
-            self._apply_blocks(worker.id, waiting.popleft()[1], self._heap.now_ms)
+        waiting, now_ms = worker.announcements, self._heap.now_ms
+        while waiting and waiting[0][0] <= now_ms:
+            self._apply_blocks(worker.id, waiting.popleft()[1], now_ms)
 
     def _load(self, worker: ModelledWorker, now_ms: float) -> None:
         worker.unread = False
+        worker.look(now_ms)
         engine = worker.engine
-        engine.look(now_ms)
         self._ledger.apply(
             ev.MetricsRead(
                 worker.id, now_ms, engine.running, engine.waiting, engine.kv_use, worker.spec.kv_capacity_tokens

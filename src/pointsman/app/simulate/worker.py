@@ -28,6 +28,8 @@ PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew; the live relay's figure."""
 MOST_STEPS = 256
 """Longest run of steps."""
+Announcement = tuple[float, list[KvEvent]]
+"""KV events, and the time in ms when the ledger hears of them."""
 _DRAWN = 16 * MOST_STEPS
 """Steps whose noise is drawn together."""
 _NOBODY: Mapping[Sequence, float] = {}
@@ -75,6 +77,8 @@ class ModelledWorker:
         """Of its next steps: each one's own, however long the runs are, or else short ones would be done more often."""
         self.alive = False
         self.incarnation = 0
+        self.starts = 0
+        """How often its process was started, whether it came up or not."""
         self.run = 0
         """Changes whenever the end of the run that it is in does: an end that was foreseen before is void."""
         self.end_ms = math.inf
@@ -87,8 +91,11 @@ class ModelledWorker:
         """Flights whose KV is held for the worker that decodes, by the id of their prefill."""
         self.unread = True
         """It did something since its load was last read."""
-        self.announcements: deque[tuple[float, list[KvEvent]]] = deque()
-        """KV events on their way to the ledger, with the time when they are heard there."""
+        self.announcements: deque[Announcement] = deque()
+        """KV events on their way to the ledger."""
+        self._fresh: list[Announcement] = []
+        """Those that nobody has sent on their way yet."""
+        self._delay_ms = setup.kv_event_delay_ms if setup.kv_events else None
         self._engine = EngineModel(self._config)
         self._begin_ms = 0.0
         self._step: Step | None = None
@@ -115,10 +122,15 @@ class ModelledWorker:
 
     # ---- the process
 
+    @property
+    def occupied(self) -> bool:
+        """Whether its process is up or starting."""
+        return self._occupied_ms is not None
+
     def occupy(self, now_ms: float) -> None:
         """Its process begins to start: its GPUs are taken from now on."""
-        if self._occupied_ms is None:
-            self._occupied_ms = now_ms
+        self._occupied_ms = now_ms
+        self.starts += 1
 
     def start(self) -> None:
         """It is up, with an empty cache."""
@@ -135,6 +147,7 @@ class ModelledWorker:
         self.flights.clear()
         self.held.clear()
         self.announcements.clear()
+        self._fresh.clear()
         self._reports.clear()
         self._arriving.clear()
         return lost
@@ -202,6 +215,7 @@ class ModelledWorker:
 
     def cut(self, now_ms: float) -> bool:
         """Something is about to happen: the run ends with the step that it is in. True when it would have gone on."""
+        self.look(now_ms)
         end_ms = self._begin_ms + self._engine.cut_step(now_ms)
         if end_ms >= self.end_ms:
             return False
@@ -213,7 +227,10 @@ class ModelledWorker:
         """The run ended, at `end_ms`."""
         step = self._step
         assert step is not None
+        self.look(self.end_ms)
         result = self._engine.finish_step(self.end_ms)
+        if self._delay_ms is not None and result.events:
+            self._fresh.append((self.end_ms + self._delay_ms, result.events))
         self.unread = True
         self._busy_ms += self.end_ms - self._begin_ms
         self._count_intervals(step, result.steps, result.decodes, itl, dict(result.resumed))
@@ -262,6 +279,20 @@ class ModelledWorker:
         self.end_ms = math.inf
         self.in_run = False
 
+    def look(self, now_ms: float) -> None:
+        """Bring what is known of the run that it is in up to `now_ms`, as if each of its steps were one."""
+        delay_ms = self._delay_ms
+        if delay_ms is None:
+            self._engine.look(now_ms)
+            return
+        for end_ms, events in self._engine.take_step_events(now_ms, delay_ms):
+            self._fresh.append((end_ms + delay_ms, events))
+
+    def take_announcements(self) -> list[Announcement]:
+        """KV events since the last call, in the order in which they are heard."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
     # ---- tokens
 
     def started(self, flight: Flight) -> None:
@@ -277,12 +308,12 @@ class ModelledWorker:
             if flight.sequence is None:
                 continue
             new = flight.sequence.generated - flight.reported_tokens
-            if new >= PROGRESS_EVERY_TOKENS:
-                due.append((flight, new))
-                flight.reported_tokens += new
-                new = 0
-            # Less is new where it was preempted meanwhile.
-            self._report_after(flight, PROGRESS_EVERY_TOKENS - new)
+            # More is new where nobody looked for a while, less where it was preempted meanwhile.
+            rest = new % PROGRESS_EVERY_TOKENS
+            if new > rest:
+                due.append((flight, new - rest))
+                flight.reported_tokens += new - rest
+            self._report_after(flight, PROGRESS_EVERY_TOKENS - rest)
         return due
 
     def _report_after(self, flight: Flight, steps: int) -> None:

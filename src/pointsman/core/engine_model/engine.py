@@ -215,6 +215,26 @@ class EngineModel:
         if step is not None and step.steps > 1:
             self._scheduler.open_steps(self._first_tick + step.begun_by(now_ms))
 
+    def take_step_events(self, now_ms: float, apart_ms: float) -> list[tuple[float, list[KvEvent]]]:
+        """KV events of the steps of a run that have begun at `now_ms`, step by step, with the ms when the step ends.
+
+        Those of steps that ended `apart_ms` ago or earlier come together. Lengths and KV use are brought up to then.
+        """
+        step = self._step
+        if step is None or step.steps == 1:
+            return []
+        begun = step.begun_by(now_ms)
+        first = begun - 1
+        while first > 1 and step.end_ms(first) > now_ms - apart_ms:
+            first -= 1
+        told = []
+        for count in range(max(1, first), begun + 1):
+            self._scheduler.open_steps(self._first_tick + count)
+            events = self.take_events()
+            if events:
+                told.append((step.end_ms(count), events))
+        return told
+
     def cut_step(self, now_ms: float) -> float:
         """Something happens at `now_ms`: a run ends with the step that is computed then. The new duration of it all."""
         step = self._step

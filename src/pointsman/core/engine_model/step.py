@@ -95,6 +95,10 @@ class Step:
             return float(self._ends_ms[steps - 1]) if steps else 0.0
         return steps * self._base_ms + self._growth_ms * (steps * (steps - 1) // 2)
 
+    def end_ms(self, number: int) -> float:
+        """When the step of that number ends, counted from 1."""
+        return self._began_ms + self.duration_of(number)
+
     def each_ms(self, steps: int) -> NDArray[np.float64] | None:
         """With noise, how long each of the first `steps` of a run takes; None: ask for `lengths`."""
         return None if self._ends_ms is None else np.diff(self._ends_ms[:steps], prepend=0.0)
