@@ -5,8 +5,19 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_logger() -> None:
+    """A verb that ran in this process has set up logs for good: the next test begins without handlers of its own."""
+    logger = logging.getLogger("pointsman")
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -142,7 +141,6 @@ def test_an_unknown_profile_names_the_engine() -> None:
 async def test_a_tick_that_fails_does_not_end_the_next_ones(
     sims: Sims, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("pointsman"), "propagate", True)
     monkeypatch.setattr(frontend_module, "TICK_S", 0.01)
     await sims.open()
     faults = [ArithmeticError("singular"), ArithmeticError("singular")]

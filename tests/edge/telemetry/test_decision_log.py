@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import threading
 import time
@@ -108,7 +107,6 @@ def test_rows_beyond_the_queue_are_dropped_counted_and_said_once(
 ) -> None:
     monkeypatch.setattr(decision_log, "MOST_QUEUED", 5)
     monkeypatch.setattr(decision_log, "WRITE_EVERY_S", 60)
-    monkeypatch.setattr(logging.getLogger("pointsman"), "propagate", True)
     log = DecisionLog(path, 10**6, 2)
     for number in range(9):
         log.add(lambda number=number: row(number))

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,9 @@ def plans(count: int) -> list[EnginePlan]:
 
 
 def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    """Without the one process that Python itself keeps from the first pool of processes on."""
+    found = {child.pid for child in psutil.Process().children(recursive=True)}
+    return found - {resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
 
 
 async def until(condition: Callable[[], bool]) -> None:
