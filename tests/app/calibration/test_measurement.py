@@ -56,6 +56,13 @@ def test_workers_are_measured_apart_and_each_begins_at_zero() -> None:
     assert [request.prompt_tokens for request in other.requests][:2] == [11, 13]
 
 
+def test_of_many_workers_those_with_the_most_requests_are_taken() -> None:
+    # Of 4 workers, w0 and w1 have five requests and the others four.
+    found = measurements(loaded(18, workers=4), most_workers=2)
+    assert [one.requests[0].prompt_tokens for one in found] == [10, 11]
+    assert [len(one) for one in found] == [5, 5]
+
+
 @pytest.mark.parametrize(("known", "message"), [(0, "has 0 requests with times"), (7, "at least 8 are needed")])
 def test_too_few_times_are_refused(known: int, message: str) -> None:
     with pytest.raises(CalibrationError, match=message):

@@ -104,13 +104,15 @@ def measurements(
     loaded: LoadedTrace,
     *,
     most_requests: int | None = None,
+    most_workers: int | None = None,
     more_followed: bool = False,
     prefixes: Trace | None = None,
 ) -> tuple[Measurement, ...]:
     """One measurement a worker; a file that names no workers is taken as one.
 
-    `most_requests`: only the first of each worker. `more_followed`: the file itself is only the beginning of what the
-    workers were asked. `prefixes` has the same requests in the same order, with block ids.
+    `most_requests`: only the first of each worker. `most_workers`: only those with the most requests. `more_followed`:
+    the file itself is only the beginning of what the workers were asked. `prefixes` has the same requests in the same
+    order, with block ids.
     Raises CalibrationError for a file without times, with too few requests, or for prefixes of other requests.
     """
     name = loaded.problems.file
@@ -124,7 +126,8 @@ def measurements(
     rows: dict[str | None, list[tuple[TraceRequest, Observed]]] = {}
     for request, observed in zip(requests, loaded.observed, strict=True):
         rows.setdefault(observed.worker, []).append((request, observed))
-    found = tuple(measurement(of_worker, block_tokens, most_requests, more_followed) for of_worker in rows.values())
+    busiest = sorted(rows.values(), key=len, reverse=True)[:most_workers]
+    found = tuple(measurement(of_worker, block_tokens, most_requests, more_followed) for of_worker in busiest)
     known = sum(int((np.isfinite(one.first_ms) & np.isfinite(one.last_ms)).sum()) for one in found)
     if known < LEAST_REQUESTS:
         raise CalibrationError(

@@ -26,8 +26,8 @@ from pointsman.edge.traces.formats import read_trace
 from pointsman.edge.traces.profile_file import load_profile, write_profile_file
 
 _PATH = click.Path(path_type=Path)
-MOST_REQUESTS = 300
-"""Of each worker: more make the fit slower and hardly better."""
+MOST_REQUESTS, MOST_WORKERS, MOST_TOGETHER = 300, 4, 600
+"""Of each worker, workers, and of all of them: more make the fit slower and hardly better."""
 _USUAL_KV_BYTES = 131_072
 _USUAL_BLOCK = 16
 _MUCH_CACHED = 0.1
@@ -149,7 +149,12 @@ def _read(
     for line in loaded.problems.describe():
         click.echo(f"{file.name}: {line}", err=True)
     trace = None if prefixes is None else read_trace(prefixes).trace
-    measured = measurements(loaded, most_requests=first or MOST_REQUESTS, prefixes=trace)
+    there = len({one.worker for one in loaded.observed})
+    workers = min(MOST_WORKERS, max(1, there))
+    most = first or min(MOST_REQUESTS, MOST_TOGETHER // workers)
+    measured = measurements(loaded, most_requests=most, most_workers=workers, prefixes=trace)
+    if there > workers:
+        click.echo(f"{file.name}: the {workers} of {there} workers with the most requests are looked at", err=True)
     cached = sum(observed.cached_tokens or 0 for observed in loaded.observed)
     prompts = sum(observed.prompt_tokens for observed in loaded.observed)
     notes = []
@@ -159,8 +164,8 @@ def _read(
             "prefill looks faster than it is; give the trace with --trace"
         )
     requests = sum(len(one) for one in measured)
-    workers = f" of {len(measured)} workers" if len(measured) > 1 else ""
-    return measured, f"{file.name}: {requests:,} of {len(loaded.trace):,} requests{workers}", notes
+    of_workers = f" of {workers} workers" if workers > 1 else ""
+    return measured, f"{file.name}: {requests:,} of {len(loaded.trace):,} requests{of_workers}", notes
 
 
 def _engine(

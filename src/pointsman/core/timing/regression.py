@@ -157,15 +157,16 @@ class StepRegression:
     def _prior_covariance(self, values: Vector) -> Vector:
         # Wider where more is there than the prior says: twenty times as much is not twenty deviations. The root, as
         # three times as much of everything is common.
-        covariance: Vector = np.diag(np.square(_OWN_SD) * np.maximum(1.0, values)) + self._prior_common
+        own: Vector = np.square(np.array(_OWN_SD)) * np.maximum(1.0, values)
+        covariance: Vector = np.diag(own) + self._prior_common
         return covariance
 
     def _solve(self) -> None:
         variance = self.noise**2
-        prior_information: Vector = np.linalg.inv(self._prior_covariance(self._values))
+        prior_information = _inverse(self._prior_covariance(self._values))
         matrix = self._information + variance * prior_information
         matrix += _RIDGE * np.diag(matrix.diagonal())
-        inverse: Vector = np.linalg.inv(matrix)
+        inverse = _inverse(matrix)
         self._covariance = variance * inverse
         right = self._right + variance * (prior_information @ self._prior_mean)
         values = inverse @ right
@@ -175,3 +176,7 @@ class StepRegression:
         values[0] = max(values[0], _LEAST_STEP)
         self._values = values
         self._plain = tuple((values * self._scale).tolist())
+
+
+def _inverse(matrix: Vector) -> Vector:
+    return np.linalg.inv(matrix).astype(np.float64, copy=False)
