@@ -24,16 +24,20 @@ def load_text(text: str, source: str, section: type[S]) -> S:
 
 def load_file(path: Path) -> ConfigTree:
     """Read the whole configuration. Raises ConfigError that names the file, the line and the key."""
+    return load_text(read_text(path, "the configuration", _MOST_BYTES), str(path), ConfigTree)
+
+
+def read_text(path: Path, what: str, most_bytes: int) -> str:
+    """The text of a file that a user named as `what`. Raises ConfigError that names the file, and the line if it can."""
     try:
         with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
+            raw = file.read(most_bytes + 1)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    if len(raw) > _MOST_BYTES:
-        raise ConfigError(f"{path}: is longer than {_MOST_BYTES} bytes; is it the configuration?")
+    if len(raw) > most_bytes:
+        raise ConfigError(f"{path}: is longer than {most_bytes} bytes; is it {what}?")
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: is not UTF-8 text") from None
-    return load_text(text, str(path), ConfigTree)

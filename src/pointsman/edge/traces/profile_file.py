@@ -11,7 +11,7 @@ from msgspec import Meta
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.profiles import ESTIMATE_PREFIX, Profile, Validity, profile, profile_from, profile_names
 from pointsman.core.timing.step import StepCoefficients
-from pointsman.edge.configuration.loader import load_text
+from pointsman.edge.configuration.loader import load_text, read_text
 
 SCHEMA = 1
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -124,18 +124,7 @@ def load_profile(text: str) -> Profile:
 
 def read_profile_file(path: Path) -> ProfileFile:
     """Read a file. Raises ConfigError that names the file, the line and the key."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    if len(raw) > _MOST_BYTES:
-        raise ConfigError(f"{path}: is longer than {_MOST_BYTES} bytes; is it a profile?")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: is not UTF-8 text") from None
+    text = read_text(path, "a profile", _MOST_BYTES)
     found = load_text(text, str(path), ProfileFile)
     if found.schema != SCHEMA:
         raise ConfigError(
