@@ -28,7 +28,7 @@ def load_file(path: Path) -> ConfigTree:
 
 
 def read_text(path: Path, what: str, most_bytes: int) -> str:
-    """The text of a file that a user named as `what`. Raises ConfigError that names the file, and the line if it can."""
+    """The text of a file that should be `what`. Raises ConfigError that names the file and, if it can, the line."""
     try:
         with path.open("rb") as file:
             raw = file.read(most_bytes + 1)
