@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pointsman.app.cli import main
+from pointsman.app.cli import main, simulate_output
 from pointsman.app.experiments import runner
 from support.waiting import eventually
 
@@ -99,6 +99,20 @@ def test_a_table_that_would_be_too_wide_leaves_intervals_to_the_files(
     assert "±" not in ttft
     assert "…" not in ttft
     assert ttft.count("s") == 8
+    assert "(There is no room for intervals; --json and --html have them.)" in lines
+
+
+@pytest.mark.parametrize("options", [[], ["--sweep", "workers=1,2"]])
+def test_no_value_is_cut_off_where_lines_are_short(
+    simulate: Simulate, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setattr(simulate_output, "_PIPE_WIDTH", 40)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert simulate(*options, policy="round_robin,least_loaded,power_of_two", seeds=1) == 0
+    told = capsys.readouterr().out
+    assert "…" not in told
+    assert "power_of_two" in told
+    assert "room for intervals" not in told
 
 
 def test_the_same_policy_twice(simulate: Simulate, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,6 +282,8 @@ def test_names_in_the_report_are_escaped(simulate: Simulate, trace: Path, tmp_pa
         ),
         (["--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no folder /nowhere/at; make it"),
         (["--csv", "table", "--html", "./table"], "--html table: is the file of --csv too; name another one"),
+        (["--metrics-every", "1e-3s"], "--metrics-every: '1e-3s' is no duration"),
+        (["--metrics-every", "0.5ms"], "--metrics-every 0.5ms: at least 1ms is expected, or 0s for before each"),
         (["--knee", "nan"], "--knee nan: write a number"),
         (["--front-end-ms", "inf"], "--front-end-ms inf: write a number"),
         (["--sweep", "rate=1,2", "--rate", "2"], "the sweep says what load there is; leave out --rate"),

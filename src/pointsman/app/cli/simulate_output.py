@@ -129,9 +129,12 @@ def _first_line(summary: Summary) -> str:
 def _print_point(console: Console, point: PointSummary) -> None:
     if point.policies:
         table = _measures_table(point, with_spread=True)
-        if console.measure(table, options=console.options.update(max_width=_UNBOUNDED)).maximum > console.width:
+        fits = _width(console, table) <= console.width
+        if not fits:
             table = _measures_table(point, with_spread=False)
-        console.print(table)
+        _print_table(console, table)
+        if not fits and any(policy.runs[1:] for policy in point.policies):
+            console.print("(There is no room for intervals; --json and --html have them.)")
     for sentence in point.verdict:
         console.print(escape(sentence))
 
@@ -165,7 +168,7 @@ def _print_sweep(console: Console, summary: Summary) -> None:
             name = point.name.partition("=")[2] if not number else ""
             table.add_row(escape(name), escape(policy.policy), *values, style="bold" if at_knee else "")
         table.add_section()
-    console.print(table)
+    _print_table(console, table)
     for knee in sweep.knees:
         console.print(escape(knee.text))
     point = summary.points[detail_point(summary)]
@@ -179,6 +182,18 @@ def _table(first: str, justify: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(first, justify="right" if justify == "right" else "left", no_wrap=True)
     return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """Whole, on a narrow terminal too: it folds lines, and no value loses digits."""
+    usual = console.width
+    console.width = max(usual, _width(console, table))
+    console.print(table)
+    console.width = usual
+
+
+def _width(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update(max_width=_UNBOUNDED)).maximum
 
 
 def _cells(key: str, values: list[Value | None], *, with_spread: bool) -> list[str]:

@@ -107,7 +107,10 @@ def _setup(flags: SimulateFlags, profiles: Profiles, size: Size) -> Setup:
     if flags.metrics_every is not None:
         text = flags.metrics_every
         zero = re.fullmatch(r"0+(\.0+)?\s*(ms|s)?", text)
-        given["metrics_every_ms"] = 0.0 if zero else duration_ms(text, "--metrics-every")
+        every_ms = 0.0 if zero else duration_ms(text, "--metrics-every")
+        if 0 < every_ms < 1:
+            raise ConfigError(f"--metrics-every {text}: at least 1ms is expected, or 0s for before each decision")
+        given["metrics_every_ms"] = every_ms
     noise = flags.noise
     given["step_noise"] = noise if noise is not None else DEFAULT_NOISE if flags.seeds > 1 else 0.0
     return Setup(groups=groups(profiles, size), **given)
