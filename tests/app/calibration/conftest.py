@@ -48,13 +48,14 @@ def _observe(
     ahead: bool = False,
     overhead_ms: float = 0.0,
     prompt_tokens: int = 500,
-    output_tokens: int = 60,
+    output_tokens: float = 60,
+    least_output: int = 4,
 ) -> Measurement:
     rng = random.Random(seed)
     at_ms, requests = 0.0, []
     for _ in range(count):
         prompt = max(8, int(rng.lognormvariate(math.log(prompt_tokens), 0.7)))
-        output = max(4, int(rng.lognormvariate(math.log(output_tokens), 0.4)))
+        output = max(least_output, int(rng.lognormvariate(math.log(output_tokens), 0.4)))
         requests.append(TraceRequest(at_ms, prompt, output))
         at_ms += 1000 * rng.expovariate(rate_s)
     model = EngineModel(replace(engine, step=step))

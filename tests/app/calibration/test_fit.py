@@ -44,6 +44,23 @@ def test_step_times_are_found_at_the_loads_that_were_measured(
     assert found.d_ms_per_prefill_token == pytest.approx(step.d_ms_per_prefill_token, rel=0.1)
 
 
+def test_prompts_alone_say_how_long_prompts_take(observe: Observe, engine: EngineConfig) -> None:
+    # Answers of one token: with nothing else to compare, a replay that never gets anywhere must not look right.
+    measured = observe(DENSE, 8.0, 60, prompt_tokens=1500, output_tokens=0.3, least_output=1, overhead_ms=0.1)
+    assert measured.output_tokens.max() == 1
+    solution = fit((measured,), engine)
+    assert solution.parameters.step.step_ms(0, 0, 1000) == pytest.approx(DENSE.step_ms(0, 0, 1000), rel=0.03)
+    residuals = solution.residuals
+    assert (residuals.ttft_weight > 0).all()
+
+
+def test_a_replay_that_is_far_too_slow_is_far_off(observe: Observe, engine: EngineConfig) -> None:
+    objective = Objective((observe(DENSE, 6.0, 30, output_tokens=1, least_output=1),), engine, ahead=False)
+    off = [float(np.abs(objective.residuals(Parameters(DENSE.scaled(slow))).ttft).mean()) for slow in (1, 3, 30, 300)]
+    assert off == sorted(off)
+    assert off[-1] > 2
+
+
 def test_it_sees_whether_an_engine_schedules_ahead(observe: Observe, engine: EngineConfig) -> None:
     for ahead in (True, False):
         measured = observe(DENSE, 6.0, 25, noise=0.03, ahead=ahead)

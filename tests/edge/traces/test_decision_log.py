@@ -87,13 +87,15 @@ def test_rows_that_can_not_be_used_are_named(tmp_path: Path) -> None:
         row(4, 3.0, **tokens(1), first_token_ms=-1.0),
         b'{"id":"r5","at_ms":1,"mod',
         row(6, 4.0, block_unit="tokens", block_size=16, blocks="abc"),
+        row(7, 5.0, first_token_ms=9.0, last_token_ms=8.0),
     )
     loaded = read_trace(write(tmp_path / "d.jsonl", Header(VERSION), *rows))
     assert len(loaded.trace) == 2
     assert loaded.observed[1].last_token_ms is None
-    assert [problem.line for problem in loaded.problems.named] == [3, 5, 6, 7]
+    assert [problem.line for problem in loaded.problems.named] == [3, 5, 6, 7, 8]
     texts = " | ".join(problem.text for problem in loaded.problems.named)
-    for part in ("failed (503)", "first_token_ms: -1.0 is before", "is no JSON", "blocks: 3 characters"):
+    wanted = ("failed (503)", "first_token_ms: -1.0 is before", "is no JSON", "blocks: 3 characters")
+    for part in (*wanted, "last_token_ms: 8.0 is before"):
         assert part in texts
     assert any("1 requests were cancelled" in note for note in loaded.problems.notes)
 

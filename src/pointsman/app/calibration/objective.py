@@ -114,7 +114,7 @@ class _Target:
         self.until_ms = _PATIENCE * float(np.nanmax(np.concatenate([measured.first_ms, measured.last_ms])))
 
     def compare(self, replayed: Replayed, offset: int) -> Residuals:
-        errors = replayed.first_error[1:]  # the first one had to wait for compilation and loading
+        errors = self._first_errors(replayed)[1:]  # the first one had to wait for compilation and loading
         decode_ms = np.where(np.isnan(replayed.decode_ms), replayed.end_ms, replayed.decode_ms)[self._lasts]
         return Residuals(
             ttft=np.where(np.isnan(errors), 0.0, errors),
@@ -125,6 +125,18 @@ class _Target:
             tpot_request=self._lasts + offset,
             tpot_doubt=self._doubt,
         )
+
+    def _first_errors(self, replayed: Replayed) -> Floats:
+        """Those that could be compared; where a slow replay ended before, by how much it lagged behind by then."""
+        measured_ms = self._measured.first_ms
+        missing = np.isnan(replayed.first_ms) & np.isfinite(measured_ms)
+        if not missing.any():
+            return replayed.first_error
+        reached_ms = measured_ms[np.isfinite(replayed.first_ms) & np.isfinite(measured_ms)]
+        until_ms = float(reached_ms.max() if len(reached_ms) else np.nanmin(measured_ms))
+        lag = math.log(max(replayed.end_ms, 1e-6) / max(until_ms, 1e-6))
+        found: Floats = np.where(missing, max(0.0, lag), replayed.first_error)
+        return found
 
 
 def robust_scale(residuals: Floats, least: float) -> float:

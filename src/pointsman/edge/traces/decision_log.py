@@ -127,6 +127,8 @@ def _observed(row: DecisionRow) -> Observed:
     for name, value in (("first_token_ms", first), ("last_token_ms", last)):
         if value is not None and not value >= 0:
             raise RowError(f"{name}: {value} is before its arrival")
+    if first is not None and last is not None and last < first:
+        raise RowError(f"last_token_ms: {last} is before its first token, {first}")
     return Observed(
         arrival_ms=row.at_ms,
         first_token_ms=None if first is None else row.at_ms + first,
