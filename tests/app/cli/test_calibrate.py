@@ -69,6 +69,9 @@ def test_a_file_becomes_a_profile(run_file: Path, tmp_path: Path, capsys: pytest
         ([], "give either a FILE of results or --engine URL"),
         (["FILE", "--engine", "http://127.0.0.1:1"], "give either a FILE of results or --engine URL"),
         (["FILE", "--out", "no/where.yaml"], "there is no folder no; make it first"),
+        (["FILE", "--out", "."], "--out .: is a folder; name a file in it"),
+        (["FILE", "--out", "FILE"], "is the file of FILE too; name another one to write"),
+        (["FILE", "--json", "FILE"], "is the file of FILE too; name another one to write"),
         (["FILE", "--out", "x.yaml"], "a profile (--out) must hold that: give --kv-tokens"),
         (["FILE", "--start", "h100/lama"], "is not known; did you mean"),
         (["FILE", "--kv-tokens", "600"], "give the engine's --kv-tokens as it was"),
@@ -144,6 +147,14 @@ def test_cached_prompts_that_nobody_names_are_a_warning(
     write_trace(trace.trace, file, seen)
     assert main.run(["calibrate", str(file), "--start", "h100/llama-8b", "--scheduling", "ahead", "--first", "12"]) == 0
     assert "50 % of the prompt tokens were cached" in capsys.readouterr().out
+
+
+def test_an_engine_with_a_tiny_context_is_told_so(
+    capsys: pytest.CaptureFixture[str], start: Callable[..., Any]
+) -> None:
+    engine = start("engine", "--kind", "sim", "--port", "0", "--max-model-len", "256")
+    assert main.run(["calibrate", "--engine", engine.url("engine sim serves")]) == 2
+    assert "the engine's context of 256 tokens is too short to be measured; 427 are needed" in capsys.readouterr().err
 
 
 def test_an_engine_is_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path, start: Callable[..., Any]) -> None:

@@ -17,7 +17,8 @@ _WORDS = (
     *("idea", "iron", "just", "keep", "kind", "knew", "know", "lady", "lake", "land", "last", "late", "lead", "left"),
     *("less", "life", "lift", "line", "list", "live", "long", "look", "lost", "loud", "love", "made", "main", "make"),
 )
-_SHORT_TOKENS = 64
+SHORT_TOKENS = 64
+"""Of the shortest prompts."""
 _ALONE_OUTPUT_TOKENS = 24
 _OUTPUT_TOKENS = 48
 _REPEATS = 2
@@ -57,11 +58,11 @@ def probe_plan(*, most_prompt_tokens: int, most_sequences: int, most_tokens: int
     context add: each size comes with short prompts and with long ones. Raises CalibrationError for limits that leave
     nothing to learn.
     """
-    if most_prompt_tokens < _SHORT_TOKENS:
+    if most_prompt_tokens < SHORT_TOKENS:
         raise CalibrationError(
-            f"prompts of up to {most_prompt_tokens} tokens tell nothing; allow at least {_SHORT_TOKENS}"
+            f"prompts of up to {most_prompt_tokens} tokens tell nothing; allow at least {SHORT_TOKENS}"
         )
-    rounds: list[tuple[Ask, ...]] = [(Ask(_SHORT_TOKENS, _ALONE_OUTPUT_TOKENS),)]  # warms up, and is not looked at
+    rounds: list[tuple[Ask, ...]] = [(Ask(SHORT_TOKENS, _ALONE_OUTPUT_TOKENS),)]  # warms up, and is not looked at
     rest = most_tokens - rounds[0][0].words - rounds[0][0].output_tokens
     for asks in _wanted(most_prompt_tokens, most_sequences):
         cost = sum(ask.words + ask.output_tokens for ask in asks)
@@ -77,7 +78,7 @@ def probe_plan(*, most_prompt_tokens: int, most_sequences: int, most_tokens: int
 
 def _wanted(most_prompt_tokens: int, most_sequences: int) -> Iterator[tuple[Ask, ...]]:
     lengths = []
-    length = _SHORT_TOKENS
+    length = SHORT_TOKENS
     while length < most_prompt_tokens:
         lengths.append(length)
         length *= 2
@@ -87,8 +88,8 @@ def _wanted(most_prompt_tokens: int, most_sequences: int) -> Iterator[tuple[Ask,
             yield (Ask(length, _ALONE_OUTPUT_TOKENS),)
     sequences = 2
     while sequences <= most_sequences:
-        yield (Ask(_SHORT_TOKENS, _OUTPUT_TOKENS),) * sequences
-        yield (Ask(max(_SHORT_TOKENS, most_prompt_tokens // 2), _OUTPUT_TOKENS),) * sequences
+        yield (Ask(SHORT_TOKENS, _OUTPUT_TOKENS),) * sequences
+        yield (Ask(max(SHORT_TOKENS, most_prompt_tokens // 2), _OUTPUT_TOKENS),) * sequences
         sequences *= 2
 
 

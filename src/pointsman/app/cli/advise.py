@@ -15,8 +15,7 @@ from pointsman.app.advice.findings import Findings
 from pointsman.app.advice.fleets import fleets, parse_gpus
 from pointsman.app.advice.question import TARGET, Question, assumed_slo
 from pointsman.app.cli.main import EXIT_INTERRUPTED
-from pointsman.app.cli.output import json_option, write_json
-from pointsman.app.cli.simulate_output import check_files
+from pointsman.app.cli.output import check_files, json_option, write_json
 from pointsman.app.cli.simulate_progress import RunsBar
 from pointsman.app.experiments.fleet import parse_profiles
 from pointsman.app.experiments.oversize import oversize_note
@@ -87,7 +86,7 @@ def advise(
     It simulates policies, loads, splits and fleet sizes, and says nothing that chance could have made. Ctrl-C ends it
     early and tells what is known by then.
     """
-    check_files(json_file, None, html_file, trace_file)
+    check_files({"--json": json_file, "--html": html_file}, {"--trace": trace_file})
     profiles, counts = parse_profiles(profile, load_profile), parse_gpus(gpus)
     possible = fleets(profiles, counts)
     limits = None if slo is None else parse_slo(slo)

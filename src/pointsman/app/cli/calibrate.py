@@ -16,7 +16,7 @@ from pointsman.app.calibration.quality import judge
 from pointsman.app.cli.calibrate_output import Status, document, print_quality
 from pointsman.app.cli.calibrate_probe import KV_NEEDED, ProbeFlags, probe_engine
 from pointsman.app.cli.main import EXIT_INTERRUPTED
-from pointsman.app.cli.output import STDOUT, json_option, write_json
+from pointsman.app.cli.output import STDOUT, check_files, json_option, write_json
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.profile import Profile
@@ -95,8 +95,7 @@ def calibrate(
     """
     if (file is None) == (url is None):
         raise ConfigError("give either a FILE of results or --engine URL")
-    if out is not None and not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}; make it first")
+    check_files({"--out": out, "--json": json_file}, {"FILE": file, "--trace": prefixes})
     similar = None if start is None else load_profile(start)
     interrupted, facts = False, None
     cached_notes: list[str] = []

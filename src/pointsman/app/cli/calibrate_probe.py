@@ -11,7 +11,7 @@ import click
 
 from pointsman.app.calibration.measurement import Measurement
 from pointsman.app.calibration.probe import Probe
-from pointsman.app.calibration.probe_plan import probe_plan
+from pointsman.app.calibration.probe_plan import SHORT_TOKENS, probe_plan
 from pointsman.app.cli.calibrate_output import Status
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
@@ -22,6 +22,7 @@ from pointsman.edge.engines.http import EngineHttp
 from pointsman.edge.engines.timed_completion import CompletionClient
 
 KV_NEEDED = "a profile (--out) must hold that: give --kv-tokens"
+_NO_LIMIT = 1 << 30
 _ROOM_TOKENS = 256
 """Of the context, for the answer and for words of several tokens."""
 
@@ -71,9 +72,7 @@ class _ProbeRun:
             if flags.kv_needed and not facts.kv_capacity_tokens:
                 raise ConfigError(f"{self._url} does not say how much its KV cache holds; {KV_NEEDED}")
             plan = probe_plan(
-                most_prompt_tokens=min(
-                    flags.most_prompt, (facts.max_context_tokens or 1 << 30) * 3 // 4 - _ROOM_TOKENS
-                ),
+                most_prompt_tokens=min(flags.most_prompt, _longest_prompt(facts)),
                 most_sequences=flags.most_sequences,
                 most_tokens=flags.most_tokens,
             )
@@ -97,6 +96,19 @@ class _ProbeRun:
             if probe.timed_out:
                 click.echo(f"the time was over after {len(probe.answers)} of {plan.requests} requests", err=True)
         return 0
+
+
+def _longest_prompt(facts: EngineFacts) -> int:
+    """What goes into the engine's context, however many tokens its words have."""
+    if facts.max_context_tokens is None:
+        return _NO_LIMIT
+    room = facts.max_context_tokens * 3 // 4 - _ROOM_TOKENS
+    if room < SHORT_TOKENS:
+        raise EngineError(
+            f"the engine's context of {facts.max_context_tokens} tokens is too short to be measured; "
+            f"{(SHORT_TOKENS + _ROOM_TOKENS) * 4 // 3 + 1} are needed"
+        )
+    return room
 
 
 def _model(wanted: str | None, facts: EngineFacts) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,24 @@ def json_option(command: F) -> F:
         default=None,
         help="JSON instead of a table, to FILE or to stdout.",
     )(command)
+
+
+def check_files(written: Mapping[str, Path | str | None], read: Mapping[str, Path | None]) -> None:
+    """Before hours are spent: files can be written and are none of those read, by option. Raises ConfigError."""
+    taken = {file.resolve(): option for option, file in read.items() if file is not None}
+    for option, file in written.items():
+        if file is None or file == STDOUT:
+            continue
+        path = Path(file)
+        if path.is_dir():
+            raise ConfigError(f"{option} {file}: is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise ConfigError(f"{option} {file}: there is no folder {path.parent}; make it first")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"{option} {file}: can't be written: no permission")
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise ConfigError(f"{option} {file}: is the file of {other} too; name another one to write")
 
 
 def write_json(document: object, file: str) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from pointsman.app.cli.main import EXIT_INTERRUPTED
-from pointsman.app.cli.output import json_option
-from pointsman.app.cli.simulate_output import check_files, write_and_print
+from pointsman.app.cli.output import check_files, json_option
+from pointsman.app.cli.simulate_output import write_and_print
 from pointsman.app.cli.simulate_plan import SimulateFlags, plan
 from pointsman.app.cli.simulate_progress import RunsBar
 from pointsman.app.experiments.conduct import GOODPUT_TARGET, conduct
@@ -45,9 +45,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--max-context-tokens", type=click.IntRange(1), help="Longest prompt and answer; default: the KV cache.")
 @click.option("--kv-events/--no-kv-events", default=None, help="Engines say which blocks they hold (on).")
 @click.option("--metrics-every", metavar="TIME", help="How often engines' load is read (5s); 0s: before each decision.")
-@click.option(
-    "--front-end-ms", type=click.FloatRange(0), help="A request's time outside of engines (the profile's)."
-)
+@click.option("--front-end-ms", type=click.FloatRange(0), help="A request's time outside of engines (the profile's).")
 @click.option("--noise", type=click.FloatRange(0, 1), help="Spread of step times (0.03; 0 with one seed).")
 @click.option("--csv", "csv_file", type=_PATH, help="A row for each run, to FILE.")
 @click.option("--html", "html_file", type=_PATH, help="A report with plots, to FILE.")
@@ -72,7 +70,7 @@ def simulate(
     for option, value in (("--knee", knee), ("--noise", flags["noise"]), ("--front-end-ms", flags["front_end_ms"])):
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"{option} {value}: write a number")
-    check_files(json_file, csv_file, html_file, flags["trace"])
+    check_files({"--json": json_file, "--csv": csv_file, "--html": html_file}, {"--trace": flags["trace"]})
     planned = plan(SimulateFlags(**flags), sweep_text)
     for note in planned.notes:
         click.echo(note if note.startswith(" ") else f"note: {note}", err=True)

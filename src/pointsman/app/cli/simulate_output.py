@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pointsman.app.cli.output import STDOUT, write_json
+from pointsman.app.cli.output import write_json
 from pointsman.app.experiments.conduct import Results
 from pointsman.app.experiments.csv_rows import HEADER, csv_rows
 from pointsman.app.experiments.detail import detail_point
@@ -38,24 +37,6 @@ _SWEPT = (
 _UNBOUNDED = 10_000
 _PIPE_WIDTH = 140
 """Columns where the output is no terminal, so that nobody has to guess what was cut off."""
-
-
-def check_files(json_file: str | None, csv_file: Path | None, html_file: Path | None, trace: Path | None) -> None:
-    """Whether the files can be written, before hours are spent. Raises ConfigError."""
-    taken = {} if trace is None else {trace.resolve(): "--trace"}
-    for option, file in (("--json", json_file), ("--csv", csv_file), ("--html", html_file)):
-        if file is None or file == STDOUT:
-            continue
-        path = Path(file)
-        if path.is_dir():
-            raise ConfigError(f"{option} {file}: is a folder; name a file in it")
-        if not path.parent.is_dir():
-            raise ConfigError(f"{option} {file}: there is no folder {path.parent}; make it first")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ConfigError(f"{option} {file}: can't be written: no permission")
-        other = taken.setdefault(path.resolve(), option)
-        if other != option:
-            raise ConfigError(f"{option} {file}: is the file of {other} too; name another one to write")
 
 
 def write_and_print(
