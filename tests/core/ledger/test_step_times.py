@@ -227,6 +227,19 @@ class TestWorkers:
         assert times(modelled.ledger, "a").step == before
         assert times(modelled.ledger, "a").step_error.samples == 0
 
+    def test_one_that_left_before_its_class_was_known_is_no_member_of_it(self) -> None:
+        modelled = fleet({"a": 1.6, "b": 1.0})
+        ledger = modelled.ledger
+        modelled.slow.pop(worker_id("b"))
+        modelled.serve(1, 1.0, longest=20)
+        assert ledger.timing == {}
+        ledger.apply(ev.WorkerLeft(worker_id("a"), modelled.now_ms, "test"))
+        modelled.slow = {worker_id("b"): 1.0}
+        modelled.serve(60, 1.0)
+        # A class of one has no factor.
+        assert times(ledger, "b").factor == 1.0
+        assert off(times(ledger, "b").step, TRUE) < 0.05
+
     def test_what_ends_after_its_worker_left_is_not_looked_at(self, make_request) -> None:
         modelled = fleet({"a": 1.0})
         ledger = modelled.ledger

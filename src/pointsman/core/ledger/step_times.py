@@ -75,6 +75,10 @@ class StepTimes:
         """It is gone."""
         entry.watch = None
         self._learned.left(entry.id)
+        first = self._first.get(entry.worker_class)
+        if first is not None:
+            # Learned from later they would make it a member of its class for ever.
+            self._first[entry.worker_class] = [one for one in first if one[0] != entry.id]
         if entry.id in self._timing:
             self._timing = {worker: times for worker, times in self._timing.items() if worker != entry.id}
 
