@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,23 @@ def test_it_goes_on_when_the_disk_takes_bytes_again(path: Path, monkeypatch: pyt
     log.add(lambda: row(3))
     log.close()
     assert [one.get("id") for one in lines(path)] == [None, "r3"]
+
+
+def test_what_a_full_disk_still_took_counts_as_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = DecisionLog(path, 10**6, 1)
+    real = decision_log._write_all
+
+    def write_all(file: FileIO, data: bytes) -> None:
+        real(file, data[:13])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(decision_log, "_write_all", write_all)
+    log._write([b'{"n":1}\n', b'{"n":2}\n', b'{"n":3}\n'])
+    monkeypatch.undo()
+    assert (log.written, log.dropped) == (1, 2)
+    log.add(lambda: row(3))
+    log.close()
+    assert path.read_text().splitlines()[1:3] == ['{"n":1}', '{"n":']
 
 
 @pytest.mark.parametrize("how", ["moved", "removed", "emptied"])

@@ -7,7 +7,9 @@ perhaps for its last line, which a later start ends.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -100,25 +102,36 @@ class DecisionLog:
             return None
 
     def _write(self, lines: list[bytes]) -> None:
-        start = 0
+        start, begun = 0, math.inf
         try:
             file = self._file = self._current() or self._opened()
-            size = os.fstat(file.fileno()).st_size
+            size = begun = os.fstat(file.fileno()).st_size
             for end, line in enumerate(lines):
                 if size + len(line) > self._max_bytes and size > 0:
                     _write_all(file, b"".join(lines[start:end]))
                     start = end
                     file = self._file = self._rotated(file)
-                    size = os.fstat(file.fileno()).st_size
+                    size = begun = os.fstat(file.fileno()).st_size
                 size += len(line)
             _write_all(file, b"".join(lines[start:]))
         except OSError as error:
+            start += self._whole(lines[start:], begun)
             self._lose(len(lines) - start, f"{self._path} can't be written: {error.strerror or error}")
             self.written += start
             self._give_up()
             return
         self.written += len(lines)
         self._said = False
+
+    def _whole(self, lines: list[bytes], begun: float) -> int:
+        """How many of the lines the file took before it took no more; it had `begun` bytes."""
+        if self._file is None:
+            return 0
+        try:
+            taken = os.fstat(self._file.fileno()).st_size - begun
+        except (OSError, ValueError):  # closed, or out of reach
+            return 0
+        return sum(end <= taken for end in itertools.accumulate(map(len, lines)))
 
     def _current(self) -> FileIO | None:
         """The open file; None where there is none, or it was moved, removed or emptied, by logrotate or by hand."""
