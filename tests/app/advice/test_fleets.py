@@ -75,3 +75,9 @@ def test_gpus_of_two_kinds_that_may_be_bought() -> None:
 def test_what_cannot_be(profiles: str, gpus: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _fleets(profiles, gpus)
+
+
+def test_more_workers_than_are_simulated_are_refused() -> None:
+    assert _fleets("h100/llama-70b-tp4", "4096").together[0].workers == 1_024
+    with pytest.raises(ConfigError, match=r"--gpus 100000: 25,000 workers are more than one computer simulates"):
+        _fleets("h100/llama-70b-tp4", "100000")

@@ -116,7 +116,7 @@ def test_prompts_that_no_worker_can_hold_are_an_error(
     file = tmp_path / "long.jsonl"
     write_trace(traffic(5, 100, shared_blocks=100), file)
     assert advise(profile="tiny", file=file) == 2
-    assert "every prompt of" in capsys.readouterr().err
+    assert "no prompt of made leaves room" in capsys.readouterr().err
 
 
 def test_rows_that_were_left_out_are_told(advise: Advise, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,3 +73,10 @@ def test_groups() -> None:
 def test_a_number_alone_does_not_say_who_does_what() -> None:
     with pytest.raises(ConfigError, match="say how many of each"):
         groups(parse_profiles("prefill=tiny,decode=tiny", profile), Size(both=3))
+
+
+def test_more_workers_than_are_simulated_are_refused() -> None:
+    found = parse_profiles("h100/llama-8b", profile)
+    assert groups(found, Size(both=4_096))[0].count == 4_096
+    with pytest.raises(ConfigError, match="--workers 4096:1: 4,097 workers are more than"):
+        groups(found, Size(prefill=4_096, decode=1))

@@ -8,6 +8,7 @@ from pointsman.app.advice import figures
 from pointsman.app.advice.findings import Findings
 from pointsman.app.advice.idle import quantile
 from pointsman.app.advice.laboratory import NEED_EVENTS, NOISE
+from pointsman.app.advice.settling import settling_ms
 from pointsman.app.experiments.comparison import SIGNIFICANCE
 from pointsman.app.experiments.oversize import cut_note, oversize_note
 from pointsman.app.experiments.verdict import listed
@@ -80,6 +81,13 @@ def unknown(findings: Findings) -> list[str]:
     if all(request.after is None for request in requests):
         said.append(
             "Which requests wait for an earlier answer the trace does not say: a slow fleet gets as many as a fast one."
+        )
+    lasts_ms, needed_ms = findings.excerpt.trace.duration_ms, settling_ms(question)
+    if lasts_ms < needed_ms:
+        said.append(
+            f"What was simulated lasts {lasts_ms / 1_000:,.3g} s, and a fleet takes about {needed_ms / 1_000:,.3g} s "
+            "to fill up and to show whether it keeps up: traffic that goes on needs more workers than said here, and "
+            "less of it fits."
         )
     setup = replace(question.setup, groups=findings.together.groups)
     notes = (oversize_note(findings.excerpt.trace, [setup]), cut_note(findings.excerpt.trace, [setup]))

@@ -14,6 +14,7 @@ from pointsman.app.advice.idle import works_ms
 from pointsman.app.advice.laboratory import SIMPLEST_FIRST, Case, Laboratory
 from pointsman.app.advice.limits import AS_IT_IS, LOADS, Limit, limits
 from pointsman.app.advice.question import Question
+from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.split import best_split
 from pointsman.app.advice.traffic import traffic
 from pointsman.app.advice.worth import more_load, recommended
@@ -49,7 +50,7 @@ def _shortened(question: Question) -> tuple[Question, Excerpt]:
     if question.setup.block_tokens is None:
         question = replace(question, setup=replace(question.setup, block_tokens=coarse_block_tokens(trace)))
     work = works_ms(trace, profiles.prefill, profiles.decode)
-    return question, busiest(trace, work, block_tokens=question.setup.block_tokens)
+    return question, busiest(trace, work, block_tokens=question.setup.block_tokens, lasting_ms=settling_ms(question))
 
 
 def _tried(findings: Findings) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from pointsman.core.workload.trace import Trace
 
 MOST_COST = 3_000.0
 """About so many requests with short prompts."""
+_LONGER = 6.0
+"""Where requests come so fast that those are over too soon, up to so many times as many."""
 _BLOCKS_A_REQUEST = 150
 """So many blocks of a prompt take as long to simulate as a request does without."""
 _MOST_BLOCKS = 50
@@ -50,26 +52,35 @@ def coarse_block_tokens(trace: Trace) -> int | None:
 
 
 def busiest(
-    trace: Trace, work: NDArray[np.float64], most_cost: float = MOST_COST, block_tokens: int | None = None
+    trace: Trace,
+    work: NDArray[np.float64],
+    most_cost: float = MOST_COST,
+    block_tokens: int | None = None,
+    lasting_ms: float = 0.0,
 ) -> Excerpt:
     """The longest stretch that can be simulated for `most_cost`, where `work` comes fastest.
 
-    `block_tokens`: of the simulation; None: the trace's.
+    `block_tokens`: of the simulation; None: the trace's. `lasting_ms`: a stretch that is over sooner is taken longer,
+    for at most `_LONGER` times the cost.
 
     A request whose predecessor lies before the stretch comes at its own time, so the load is that of the trace from the
     first request on; caches are cold.
     """
     size = trace.block_tokens / (block_tokens or trace.block_tokens or 1)
     costs = np.array([1 + size * len(request.block_ids) / _BLOCKS_A_REQUEST for request in trace.requests])
-    if costs.sum() <= most_cost:
-        return Excerpt(trace, 0, len(trace), 1.0)
-    count = max(1, int(most_cost / costs.mean()))
     times = np.array([request.at_ms for request in trace.requests])
     sums = np.concatenate(([0.0], np.cumsum(work)))
-    starts = np.unique(np.linspace(0, len(trace) - count, _TRIES).astype(np.int64))
-    spans = np.maximum(times[starts + count - 1] - times[starts], 1e-3)
-    rates = (sums[starts + count] - sums[starts]) / spans
-    first = int(starts[int(np.argmax(rates))])
-    part = kept_only(trace, range(first, first + count), float(times[first]))
-    mean = sums[-1] / max(trace.duration_ms, 1e-3)
-    return Excerpt(part, first, len(trace), float(rates.max() / mean))
+    cost = most_cost
+    while costs.sum() > cost:
+        count = max(1, int(cost / costs.mean()))
+        starts = np.unique(np.linspace(0, len(trace) - count, _TRIES).astype(np.int64))
+        spans = np.maximum(times[starts + count - 1] - times[starts], 1e-3)
+        rates = (sums[starts + count] - sums[starts]) / spans
+        best = int(np.argmax(rates))
+        if spans[best] >= lasting_ms or cost >= _LONGER * most_cost:
+            first, mean = int(starts[best]), sums[-1] / max(trace.duration_ms, 1e-3)
+            part = kept_only(trace, range(first, first + count), float(times[first]))
+            return Excerpt(part, first, len(trace), float(rates[best] / mean))
+        # A tenth more than it lacks, for the next stretch may be a busier one.
+        cost = min(_LONGER * most_cost, cost * max(1.1, 1.1 * lasting_ms / float(spans[best])))
+    return Excerpt(trace, 0, len(trace), 1.0)

@@ -9,6 +9,7 @@ from pointsman.app.advice import figures
 from pointsman.app.advice.choice import DECIDES_SPLIT, mean_of, noticeable
 from pointsman.app.advice.findings import SPLIT, Findings
 from pointsman.app.advice.fleets import counted
+from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.worth import more_load, recommended
 from pointsman.app.experiments.comparison import Comparison
 from pointsman.app.experiments.measures import shown
@@ -121,8 +122,16 @@ def _load(findings: Findings, policy: str) -> list[str]:
     keep, it = ("It keeps", "it does") if findings.together.workers == 1 else ("They keep", "they do")
     if value is None:
         return [f"Even at ×{limit.easiest:g} of this load {it} not keep the SLO for {share} of them."]
-    room = " That is little room for a busier day." if 1 <= value < _LITTLE_ROOM else ""
-    return [f"{keep} {share} within the SLO up to {figures.load(limit)} of this load.{room}"]
+    said = [f"{keep} {share} within the SLO up to {figures.load(limit)} of this load."]
+    if 1 <= value < _LITTLE_ROOM:
+        said.append("That is little room for a busier day.")
+    lasts_ms = findings.excerpt.trace.duration_ms / max(value, 1.0)
+    if value > 1 and lasts_ms < settling_ms(findings.question):
+        said.append(
+            f"At that load the traffic is over after {lasts_ms / 1_000:,.3g} s, before the fleet is full: it takes "
+            "less of what goes on."
+        )
+    return said
 
 
 def _size(findings: Findings, policy: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pointsman.app.experiments.fleet import Profiles
+from pointsman.app.experiments.fleet import Profiles, check_number
 from pointsman.app.simulate.setup import WorkerGroup
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
@@ -74,7 +74,9 @@ def parse_gpus(text: str) -> Gpus:
 
 
 def fleets(profiles: Profiles, gpus: Gpus) -> Fleets:
-    """What `gpus` can be. Raises ConfigError where they are not enough for one worker."""
+    """What `gpus` can be. Raises ConfigError where they are not enough for one worker, or too many."""
+    fewest = min(profiles.prefill.tensor_parallel, profiles.decode.tensor_parallel)
+    check_number(f"--gpus {gpus.total}", gpus.total // fewest)
     if profiles.both is not None:
         return _of_one_kind(profiles.both, gpus)
     if gpus.prefill is None or gpus.decode is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,8 @@ def advise(
     early and tells what is known by then.
     """
     check_files({"--json": json_file, "--html": html_file}, {"--trace": trace_file})
+    if not math.isfinite(target):
+        raise ConfigError(f"--target {target}: write a share such as 0.95")
     profiles, counts = parse_profiles(profile, load_profile), parse_gpus(gpus)
     possible = fleets(profiles, counts)
     limits = None if slo is None else parse_slo(slo)

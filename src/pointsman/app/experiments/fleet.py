@@ -11,6 +11,8 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
 from pointsman.core.timing.profiles import Profile
 
+MOST_WORKERS = 4_096
+"""Of a fleet that is simulated: so many take seconds a run, and a slip of the keyboard has to end."""
 _BY_ROLE = re.compile(r"(?:^|,)\s*(prefill|decode)\s*=\s*")
 
 
@@ -65,7 +67,8 @@ def parse_size(text: str, option: str = "--workers") -> Size:
 
 
 def groups(profiles: Profiles, size: Size) -> tuple[WorkerGroup, ...]:
-    """The worker groups of a setup. Raises ConfigError where size and profiles do not fit."""
+    """The worker groups of a setup. Raises ConfigError where size and profiles do not fit, or for too many workers."""
+    check_number(f"--workers {size}", size.total)
     if size.both:
         if profiles.both is None:
             raise ConfigError(
@@ -76,3 +79,12 @@ def groups(profiles: Profiles, size: Size) -> tuple[WorkerGroup, ...]:
         WorkerGroup(profiles.prefill, size.prefill, Role.PREFILL),
         WorkerGroup(profiles.decode, size.decode, Role.DECODE),
     )
+
+
+def check_number(asked: str, workers: int) -> None:
+    """Raise ConfigError if `workers`, which `asked` stands for, are more than `MOST_WORKERS`."""
+    if workers > MOST_WORKERS:
+        raise ConfigError(
+            f"{asked}: {workers:,} workers are more than one computer simulates ({MOST_WORKERS:,}); take a part of the "
+            "traffic and of the fleet"
+        )
