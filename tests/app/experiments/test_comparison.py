@@ -192,5 +192,5 @@ def test_few_seeds_are_told() -> None:
     said = sentences(results, compare(results, ["ttft_p99_ms"]), ["ttft_p99_ms"])
     assert said == [
         "No significant difference between a and b on P99 TTFT.",
-        "With 2 seeds even large differences can't be told from chance; 5 or more can (--seeds).",
+        "With 2 seeds not every large difference can be told from chance; 5 tell more (--seeds).",
     ]

@@ -126,7 +126,7 @@ def _few_seeds(results: Mapping[str, BySeed], comparisons: Sequence[Comparison])
     if not large or not 1 < seeds < _ENOUGH_SEEDS:
         return []
     return [
-        f"With {seeds} seeds even large differences can't be told from chance; {_ENOUGH_SEEDS} or more can (--seeds)."
+        f"With {seeds} seeds not every large difference can be told from chance; {_ENOUGH_SEEDS} tell more (--seeds)."
     ]
 
 
