@@ -195,6 +195,7 @@ def test_interrupted_it_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, aft
     assert worth(findings) is (Worth.NO if after == 70 else Worth.UNKNOWN)
     assert answer.policy == ("round_robin" if after == 70 else None)
     assert any(section.title == "Policy" for section in answer.sections) == (after == 70)
+    assert any(section.title == "GPUs" for section in answer.sections) == (after == 70)
     assert (answer.comparison is None) == (after == 0)
     assert any("interrupted" in each for each in answer.unknown)
     assert text(answer)

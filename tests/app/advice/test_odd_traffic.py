@@ -33,6 +33,7 @@ def test_it_is_answered(trace: Trace, profile_name: str) -> None:
     assert answer.worth in ("no", "some")
     assert answer.fleet.enough is not None
     said = text(answer)
+    assert "too few for shares and P99s to mean much" in " ".join(said.split())
     assert "nan" not in said
     assert "inf" not in said.replace("infiniband", "")
 

@@ -11,6 +11,7 @@ from pointsman.app.advice.laboratory import NEED_EVENTS, NOISE
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.experiments.comparison import SIGNIFICANCE
 from pointsman.app.experiments.oversize import cut_note, oversize_note
+from pointsman.app.experiments.saturation import FEWEST_REQUESTS
 from pointsman.app.experiments.verdict import listed
 from pointsman.core.timing.profiles import Profile
 
@@ -81,6 +82,11 @@ def unknown(findings: Findings) -> list[str]:
     if all(request.after is None for request in requests):
         said.append(
             "Which requests wait for an earlier answer the trace does not say: a slow fleet gets as many as a fast one."
+        )
+    if len(requests) < FEWEST_REQUESTS:
+        said.append(
+            f"The trace has {len(requests):,} request{'' if len(requests) == 1 else 's'}, too few for shares and P99s "
+            "to mean much: record a thousand or more."
         )
     lasts_ms, needed_ms = findings.excerpt.trace.duration_ms, settling_ms(question)
     if lasts_ms < needed_ms:

@@ -10,7 +10,7 @@ from pointsman.app.advice.choice import DECIDES_SPLIT, mean_of, noticeable
 from pointsman.app.advice.findings import SPLIT, Findings
 from pointsman.app.advice.fleets import counted
 from pointsman.app.advice.settling import settling_ms
-from pointsman.app.advice.worth import more_load, recommended
+from pointsman.app.advice.worth import more_load, recommended, too_little
 from pointsman.app.experiments.comparison import Comparison
 from pointsman.app.experiments.measures import shown
 from pointsman.app.experiments.verdict import listed
@@ -29,6 +29,8 @@ class Apart(enum.StrEnum):
 
 def gpus(findings: Findings) -> list[str]:
     """Are they enough, what do they carry, how many would do."""
+    if too_little(findings):
+        return []  # Too few with the policy that happened to be simulated may be enough with another.
     policy = recommended(findings)
     runs, fleet, question = findings.policies.get(policy), findings.together, findings.question
     said = []

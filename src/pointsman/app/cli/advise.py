@@ -117,7 +117,7 @@ def advise(
     )
     with RunsBar() as bar:
         findings = consult(question, jobs or usable_cores(), bar.show)
-    answer = advice(findings, tuple(loaded.problems.describe()))
+    answer = advice(findings, tuple(line.strip() for line in loaded.problems.describe()))
     if html_file is not None:
         _write_html(answer, findings, html_file)
     if json_file is not None:
