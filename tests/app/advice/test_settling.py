@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pointsman.app.advice.advise import advice
+from pointsman.app.advice.consult import consult
 from pointsman.app.advice.excerpt import busiest
 from pointsman.app.advice.fleets import of_size
 from pointsman.app.advice.laboratory import Case, Laboratory
@@ -73,3 +75,13 @@ def test_traffic_too_short_to_tell_says_so(consulted: Consult) -> None:
     assert "before the fleet is full" in gpus
     long = advice(consulted(traffic(40, 2_000, groups=8), "3"))
     assert not any("fill up" in each for each in long.unknown)
+
+
+def test_faster_is_told_in_ms_and_that_one_worker_would_do() -> None:
+    asked = question(traffic(60, 1_000, groups=20, shared_blocks=24), "3", slo="ttft=2s")
+    answer = advice(consult(asked))
+    assert answer.worth == "some", answer.headline
+    assert re.search(r"TTFT [\d.]+ % ± [\d.]+ lower \([\d.]+ m?s, not [\d.]+ m?s\)", answer.headline), answer.headline
+    assert answer.headline.endswith(
+        "One worker would do for this load, and with one there is nothing to choose between."
+    )

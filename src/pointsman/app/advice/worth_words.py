@@ -5,6 +5,7 @@ from __future__ import annotations
 from pointsman.app.advice import figures
 from pointsman.app.advice.choice import DECIDES, mean_of
 from pointsman.app.advice.findings import AWARE, Findings
+from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.traffic import NO_REUSE
 from pointsman.app.advice.worth import (
     LATENCIES,
@@ -17,6 +18,7 @@ from pointsman.app.advice.worth import (
     wins,
     worth,
 )
+from pointsman.app.experiments.comparison import Comparison
 from pointsman.app.experiments.verdict import listed, sentences
 
 _LEAST_LOADED = "least_loaded"
@@ -54,7 +56,14 @@ def headline(findings: Findings) -> str:
         return f"Yes. {said[0].upper()}{said[1:]}."
     kept = mean_of(findings.policies[findings.plain], "goodput_share") >= findings.question.target
     slo = f"The SLO is kept without it, by {_balancer(findings)}" if kept else "It does not save the SLO"
-    return f"A little. {slo}; but {said}."
+    return f"A little. {slo}; but {said}.{_one_would_do(findings)}"
+
+
+def _one_would_do(findings: Findings) -> str:
+    size, lasts_ms = findings.sizes.get(findings.plain), findings.excerpt.trace.duration_ms
+    if size is None or size.value != 1 or lasts_ms < settling_ms(findings.question):
+        return ""
+    return " One worker would do for this load, and with one there is nothing to choose between."
 
 
 def coordination(findings: Findings) -> list[str]:
@@ -120,14 +129,20 @@ def _reason(findings: Findings, reason: Reason) -> str:
     if reason is Reason.LOAD:
         ours, theirs = (figures.load(findings.loads[name]) for name in (aware, plain))
         return f"with {aware} {fleet} can take {ours} of this load, with {plain} {theirs}"
-    return f"{aware} is faster than {plain}: {_wins(findings, aware, plain)}"
+    return f"{aware} is faster than {plain}: {_wins(findings, aware, plain, with_values=True)}"
 
 
-def _wins(findings: Findings, first: str, second: str) -> str:
+def _wins(findings: Findings, first: str, second: str, *, with_values: bool = False) -> str:
     found = [each for each in wins(findings.comparisons, first, second) if each.key in LATENCIES]
     if not found:
         found = wins(findings.comparisons, first, second)
-    return listed([figures.amount(each) for each in found[:2]])
+    return listed([figures.amount(each) + (_values(findings, each) if with_values else "") for each in found[:2]])
+
+
+def _values(findings: Findings, each: Comparison) -> str:
+    """What a share is a share of: half of 60 ms matters less than half of 6 s."""
+    ours, theirs = (figures.measured(findings.policies[name], each.key) for name in (each.first, each.second))
+    return f" ({ours}, not {theirs})"
 
 
 def _behind(findings: Findings) -> str:
