@@ -50,3 +50,13 @@ def test_a_stretch_of_requests_that_come_at_once() -> None:
     llama = profile("h100/llama-8b")
     excerpt = busiest(AT_ONCE, works_ms(AT_ONCE, llama, llama), most_cost=5)
     assert 0 < len(excerpt.trace) <= 5
+
+
+def test_two_seeds_that_can_not_tell_do_not_say_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.app.advice.worth.reasons", lambda findings: [])
+    findings = consult(question(traffic(120, 24, groups=16), "3", seeds=2))
+    assert not any(each.significant for each in findings.comparisons if each.key == "goodput_share")
+    answer = advice(findings)
+    assert answer.worth == "unknown"
+    assert answer.headline.startswith("2 seeds can't tell. More requests kept the SLO with ")
+    assert answer.headline.endswith("ask again with --seeds 5 or more.")

@@ -17,7 +17,12 @@ _WORTH_ELSE = 0.10
 
 def noticeable(comparison: Comparison) -> bool:
     """A difference that is certain and large enough to act upon."""
-    return comparison.significant and abs(comparison.difference.value) >= WORTH.get(comparison.key, _WORTH_ELSE)
+    return comparison.significant and large(comparison)
+
+
+def large(comparison: Comparison) -> bool:
+    """A difference that is large enough to act upon, if it is certain."""
+    return abs(comparison.difference.value) >= WORTH.get(comparison.key, _WORTH_ELSE)
 
 
 def beats(first: str, second: str, comparisons: Sequence[Comparison], keys: Sequence[str] = DECIDES) -> bool:

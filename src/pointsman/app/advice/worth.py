@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from pointsman.app.advice.choice import beats, noticeable
+from pointsman.app.advice.choice import beats, large, noticeable
 from pointsman.app.advice.findings import Findings
 from pointsman.app.advice.limits import surely_apart
 from pointsman.app.experiments.comparison import Comparison
 from pointsman.app.experiments.measures import Kind
 
+ENOUGH_SEEDS = 5
+"""With fewer, large differences may pass for chance."""
 LOAD_WORTH = 0.10
 """Load that one policy takes more than another, from which on it counts."""
 _FEWER_WORKERS = 0.5
@@ -64,12 +66,26 @@ def worth(findings: Findings) -> Worth:
         return Worth.NO
     if findings.aware is None or too_little(findings):
         return Worth.UNKNOWN
+    if undecided(findings):
+        return Worth.UNKNOWN
     found = reasons(findings)
     if Reason.GOODPUT in found:
         return Worth.YES
     if found and not much_room(findings) and {Reason.WORKERS, Reason.LOAD} & set(found):
         return Worth.YES
     return Worth.SOME if found else Worth.NO
+
+
+def undecided(findings: Findings) -> bool:
+    """Whether more requests seem to keep the SLO with the aware policy, but that may be chance with so few seeds."""
+    aware = findings.aware
+    if aware is None or findings.question.seeds >= ENOUGH_SEEDS or reasons(findings):
+        return False
+    return any(
+        large(each) and not each.significant and each.seen_from(aware).first_is_better
+        for each in findings.comparisons
+        if {each.first, each.second} == {aware, findings.plain} and each.key == "goodput_share"
+    )
 
 
 def too_little(findings: Findings) -> bool:

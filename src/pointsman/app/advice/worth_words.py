@@ -8,6 +8,7 @@ from pointsman.app.advice.findings import AWARE, Findings
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.traffic import NO_REUSE
 from pointsman.app.advice.worth import (
+    ENOUGH_SEEDS,
     LATENCIES,
     Reason,
     Worth,
@@ -15,6 +16,7 @@ from pointsman.app.advice.worth import (
     reasons,
     recommended,
     too_little,
+    undecided,
     wins,
     worth,
 )
@@ -33,6 +35,11 @@ def headline(findings: Findings) -> str:
         more = needed is not None and needed.value != 1
         return f"{said} But this load needs more than one worker: ask again with as many." if more else said
     if grade is Worth.UNKNOWN:
+        if not too_little(findings) and undecided(findings):
+            return (
+                f"{findings.question.seeds} seeds can't tell. More requests kept the SLO with {findings.aware} than "
+                f"with {findings.plain}, but that may be chance: ask again with --seeds {ENOUGH_SEEDS} or more."
+            )
         if not too_little(findings):
             room = ", which keeps the SLO with much room to spare" if much_room(findings) else ""
             return (
