@@ -60,3 +60,5 @@ def test_two_seeds_that_can_not_tell_do_not_say_no(monkeypatch: pytest.MonkeyPat
     assert answer.worth == "unknown"
     assert answer.headline.startswith("2 seeds can't tell. More requests kept the SLO with ")
     assert answer.headline.endswith("ask again with --seeds 5 or more.")
+    assert answer.policy is None
+    assert all(section.title != "Policy" for section in answer.sections)

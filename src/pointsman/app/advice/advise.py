@@ -18,7 +18,7 @@ from pointsman.app.advice.document import (
 from pointsman.app.advice.findings import SPLIT, Findings
 from pointsman.app.advice.fleet_words import apart, gpus, stages
 from pointsman.app.advice.limits import Limit
-from pointsman.app.advice.worth import recommended, too_little, worth
+from pointsman.app.advice.worth import recommended, too_little, undecided, worth
 from pointsman.app.advice.worth_words import coordination, headline, policy
 from pointsman.app.experiments.summary import summarize
 
@@ -46,7 +46,7 @@ def advice(findings: Findings, notes: tuple[str, ...] = ()) -> Advice:
         seeds=question.seeds,
         worth=worth(findings).value,
         headline=text,
-        policy=None if too_little(findings) else recommended(findings),
+        policy=None if too_little(findings) or undecided(findings) else recommended(findings),
         fleet=_fleet(findings),
         split=_split(findings),
         cache=_cache(findings),

@@ -84,7 +84,7 @@ def policy(findings: Findings) -> list[str]:
     """Which one, and what it needs."""
     if findings.together.workers == 1:
         return ["Any: with one worker all policies do the same."]
-    if too_little(findings):
+    if too_little(findings) or undecided(findings):
         return []
     chosen, aware = recommended(findings), findings.aware
     said = []
