@@ -151,7 +151,7 @@ def test_two_kinds_of_gpus(consulted: Consult) -> None:
     assert answer.split is not None
     assert answer.split.best_ratio == "1:1"
     assert answer.fleet.workers_needed == {}
-    assert any("Scaled from that, not simulated" in each for each in answer.sections[1].sentences)
+    assert "Scaled from that, not simulated" in _section(answer, "GPUs")
 
 
 def test_of_two_kinds_that_may_be_bought_the_better_one_is_taken(consulted: Consult) -> None:
