@@ -9,7 +9,7 @@ from harness import process_stats
 
 
 class NoiseMeter:
-    """Measures from its making on. This process and the trees of `roots` belong to the measurement."""
+    """Measures from its making on. This process, children that ended and the trees of `roots` belong to the measurement."""
 
     def __init__(self, roots: tuple[int, ...] = ()) -> None:
         self._roots = roots
@@ -23,4 +23,8 @@ class NoiseMeter:
         return max(0.0, foreign) / max(time.monotonic() - self._started, 1e-9)
 
     def _own_cpu_s(self) -> float:
+        ended = os.times()
+        return ended.children_user + ended.children_system + self._living_cpu_s()
+
+    def _living_cpu_s(self) -> float:
         return process_stats.cpu_s({os.getpid(), *(pid for root in self._roots for pid in process_stats.tree(root))})

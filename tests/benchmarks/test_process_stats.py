@@ -52,3 +52,10 @@ def test_what_we_do_ourselves_is_no_noise() -> None:
     assert noise._own_cpu_s() >= others._own_cpu_s() > 0  # this process counts once, however often it is named
     time.sleep(0.2)  # the kernel counts in hundredths of a second
     assert 0 <= others.foreign_cores() <= (os.cpu_count() or 1) * 2
+
+
+def test_processes_that_ended_were_no_noise() -> None:
+    meter = NoiseMeter()
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", work], check=True)
+    assert meter._own_cpu_s() - meter._own_s > 0.25
