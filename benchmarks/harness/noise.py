@@ -9,7 +9,7 @@ from harness import process_stats
 
 
 class NoiseMeter:
-    """Measures from its making on. This process, children that ended and the trees of `roots` belong to the measurement."""
+    """Measures from its making on. This process, ended children and the trees of `roots` are the measurement itself."""
 
     def __init__(self, roots: tuple[int, ...] = ()) -> None:
         self._roots = roots
