@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-from pointsman.core.workload.trace import TraceRequest
-from pointsman.edge.traces.csv_rows import csv_rows, to_whole_number
+from pointsman.edge.traces.csv_rows import add_lengths
 from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
-from pointsman.edge.traces.problems import RowError
 from pointsman.edge.traces.source import Format, Source
 from pointsman.edge.traces.times import epoch_ms
 
@@ -18,16 +16,7 @@ _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 def read_azure(source: Source) -> LoadedTrace:
     """Read it. Nothing is known of prefixes or conversations."""
     builder = TraceBuilder(source.problems)
-    for line, row in csv_rows(source, _COLUMNS):
-        try:
-            if isinstance(row, RowError):
-                raise row
-            at_ms = epoch_ms(row["TIMESTAMP"], "TIMESTAMP")
-            prompt, output = (to_whole_number(row[column], column) for column in _COLUMNS[1:])
-        except RowError as error:
-            builder.leave_out(line, str(error))
-            continue
-        builder.add(line, TraceRequest(at_ms, prompt, output))
+    add_lengths(builder, source, _COLUMNS, epoch_ms)
     return builder.build(source.name, "Azure LLM inference trace; no prefixes")
 
 

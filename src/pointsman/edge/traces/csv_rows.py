@@ -1,13 +1,31 @@
-"""Rows of CSV files."""
+"""Rows of CSV files, and traces of which each row is a time and two lengths."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pointsman.core.model.errors import TraceError
+from pointsman.core.workload.trace import TraceRequest
+from pointsman.edge.traces.loaded import TraceBuilder
 from pointsman.edge.traces.problems import RowError
 from pointsman.edge.traces.source import Source
+
+
+def add_lengths(
+    builder: TraceBuilder, source: Source, columns: tuple[str, str, str], to_ms: Callable[[str, str], float]
+) -> None:
+    """Add a request for each row: arrival (`to_ms` of cell and column name), prompt and output tokens, so named."""
+    for line, row in csv_rows(source, columns):
+        try:
+            if isinstance(row, RowError):
+                raise row
+            at_ms = to_ms(row[columns[0]], columns[0])
+            prompt, output = (to_whole_number(row[column], column) for column in columns[1:])
+        except RowError as error:
+            builder.leave_out(line, str(error))
+            continue
+        builder.add(line, TraceRequest(at_ms, prompt, output))
 
 
 def csv_rows(source: Source, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str] | RowError]]:
