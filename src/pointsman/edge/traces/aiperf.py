@@ -11,7 +11,6 @@ import msgspec
 
 from pointsman.core.workload.trace import TraceRequest
 from pointsman.edge.traces.fields import whole_number
-from pointsman.edge.traces.lines import decode
 from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
 from pointsman.edge.traces.observed import Observed
 from pointsman.edge.traces.problems import RowError
@@ -52,12 +51,7 @@ _DECODER = msgspec.json.Decoder(_Row)
 def read_aiperf(source: Source) -> LoadedTrace:
     """Read it. Turns of a session wait for the turn before them."""
     builder = TraceBuilder(source.problems, any_order=True)
-    rows: list[tuple[int, _Row]] = []
-    for line, raw in source.lines():
-        try:
-            rows.append((line, decode(raw, _DECODER)))
-        except RowError as error:
-            builder.leave_out(line, str(error))
+    rows = list(builder.decoded(source.lines(), _DECODER))
     ends_ns = {
         (row.metadata.x_correlation_id, row.metadata.turn_index): row.metadata.request_end_ns
         for _, row in rows

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import msgspec
 
 from pointsman.core.model.errors import TraceError
 from pointsman.core.workload.trace import MOST_TOKENS, Trace, TraceRequest
+from pointsman.edge.traces.lines import decode
 from pointsman.edge.traces.observed import Observed
-from pointsman.edge.traces.problems import Problems
+from pointsman.edge.traces.problems import Problems, RowError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,16 @@ class TraceBuilder:
         self._before_ms = request.at_ms
         self._rows.append(_Row(line, request, observed, key, after))
         return True
+
+    def decoded(self, lines: Iterable[tuple[int, bytes]], kind: msgspec.json.Decoder[T]) -> Iterator[tuple[int, T]]:
+        """Lines of JSON as rows, with their numbers; those that are none are left out."""
+        for line, raw in lines:
+            try:
+                row = decode(raw, kind)
+            except RowError as error:
+                self.leave_out(line, str(error))
+            else:
+                yield line, row
 
     def leave_out(self, line: int, text: str) -> None:
         """A row that isn't even a request."""

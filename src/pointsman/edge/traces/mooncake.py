@@ -39,12 +39,7 @@ def read_mooncake(source: Source) -> LoadedTrace:
     builder = TraceBuilder(source.problems, block_tokens=block_tokens, keep_times=True)
     parents: dict[int, int] = {}
     unchained = 0
-    for line, raw in source.lines():
-        try:
-            row = decode(raw, _DECODER)
-        except RowError as error:
-            builder.leave_out(line, str(error))
-            continue
+    for line, row in builder.decoded(source.lines(), _DECODER):
         ids = row.hash_ids
         for parent, block in zip((-1, *ids), ids, strict=False):
             unchained += parents.setdefault(block, parent) != parent

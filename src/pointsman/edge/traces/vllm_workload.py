@@ -9,9 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from pointsman.core.workload.trace import TraceRequest
-from pointsman.edge.traces.lines import decode
 from pointsman.edge.traces.loaded import LoadedTrace, TraceBuilder
-from pointsman.edge.traces.problems import RowError
 from pointsman.edge.traces.source import Format, Source
 
 _BLOCK_TOKENS = 16
@@ -31,12 +29,7 @@ _DECODER = msgspec.json.Decoder(_Row)
 def read_vllm_workload(source: Source) -> LoadedTrace:
     """Read it."""
     builder = TraceBuilder(source.problems, block_tokens=_BLOCK_TOKENS, keep_times=True)
-    for line, raw in source.lines():
-        try:
-            row = decode(raw, _DECODER)
-        except RowError as error:
-            builder.leave_out(line, str(error))
-            continue
+    for line, row in builder.decoded(source.lines(), _DECODER):
         at_ms = row.arrival_time_ns / _NS_PER_MS
         builder.add(line, TraceRequest(at_ms, row.input_toks, row.output_toks, row.block16_ids))
     return builder.build(source.name, "LLMServingSim workload")
