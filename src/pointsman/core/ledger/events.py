@@ -72,6 +72,17 @@ class MetricsRead:
     kv_use: float | None = None
     """0 to 1."""
     kv_capacity_tokens: int | None = None
+    resident_adapters: frozenset[str] | None = None
+    """LoRA adapters on its GPU now; None: it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRead:
+    """How busy a worker's GPUs are, 0 to 1; None: nobody can say any more."""
+
+    worker: WorkerId
+    at_ms: float
+    use: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +247,7 @@ class Tick:
     at_ms: float
 
 
-WorkerEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerLeft | HealthRead | MetricsRead
+WorkerEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerLeft | HealthRead | MetricsRead | GpuRead
 KvEvent = KvFeedChanged | KvChecked | BlocksStored | BlocksRemoved | BlocksCleared
 RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
 Event = WorkerEvent | KvEvent | RequestEvent | Tick

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pointsman.core.model.blocks import NO_KEYS, BlockKeys
+from pointsman.core.model.slo import Slo
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.worker import WorkerId
 
@@ -29,5 +30,10 @@ class Request:
     route_key: str | None = None
     """What `routing.route_key` selects: requests with equal keys belong together."""
     tenant: str | None = None
+    api: str = ""
+    """What it was asked by: chat, completions, …; requests of one kind are alike in length."""
+    max_output_tokens: int | None = None
+    """Its own limit of the answer."""
+    slo: Slo | None = None
     pinned_worker: WorkerId | None = None
     """Set by the debug header `x-pointsman-worker`: only this worker may answer."""

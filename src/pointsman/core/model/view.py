@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pointsman.core.model.outlook import NO_OUTLOOK, Outlook
 from pointsman.core.model.worker import WorkerId
 
 
@@ -25,6 +26,10 @@ class Exclusion(enum.IntEnum):
     PINNED_ELSEWHERE = 7
     ALREADY_TRIED = 8
     CONTEXT_TOO_SMALL = 9
+    AT_CAP = 10
+    GPU_BUSY = 11
+    KV_SHORT = 12
+    TOO_FAR = 13
 
     @property
     def text(self) -> str:
@@ -43,6 +48,10 @@ _EXCLUSION_TEXT = {
     Exclusion.PINNED_ELSEWHERE: "the request is pinned to another worker",
     Exclusion.ALREADY_TRIED: "failed for this request already",
     Exclusion.CONTEXT_TOO_SMALL: "the prompt is longer than its context",
+    Exclusion.AT_CAP: "as many requests of ours are there as its cap allows",
+    Exclusion.GPU_BUSY: "its GPUs are busier than the threshold",
+    Exclusion.KV_SHORT: "it would have less free KV than the headroom asked for",
+    Exclusion.TOO_FAR: "it is farther away than allowed",
 }
 
 
@@ -76,6 +85,34 @@ class Column(enum.IntEnum):
     """1: CACHED_TOKENS is by the worker's own word (KV events); 0: by what was sent there."""
     KV_USED_TOKENS = 13
     """KV tokens that requests hold there, others' too, from the engine's own metrics; 0 = none, or unknown."""
+    HELD_TOKENS = 14
+    """KV tokens whose content it keeps, in use or cached, by its own word or by what was sent; 0 = none, or unknown."""
+    WAITING_FIRST = 15
+    """Requests of ours there whose first token has not come."""
+    REMAINING_TOKENS = 16
+    """Answer tokens that our requests there are expected to get yet."""
+    JOINED_MS = 17
+    """When it could be used first, on the ledger's clock; -1: it never could, or was there at the start."""
+    WEIGHT_PERMILLE = 18
+    """1000: an ordinary one; 2000: should get twice as much as that."""
+    CAP = 19
+    """Most requests of ours at once; 0 = no cap."""
+    ADAPTER_MISSING = 20
+    """1: it would have to load the request's LoRA adapter first."""
+    GPU_USE_PERMILLE = 21
+    """How busy its GPUs are; -1 = unknown."""
+    TOPOLOGY_DISTANCE = 22
+    """Levels of the topology, nearest first, at which it is not where the front end is: 0 = the same place."""
+    MAX_SEQUENCES = 23
+    """Sequences that it computes at once; 0 = unknown."""
+    SLO_DECODING = 24
+    """Requests of ours that decode there and were promised a time between tokens."""
+    SLO_TPOT_US = 25
+    """Sum of the times between tokens promised to them, in microseconds."""
+    SLO_WAITING = 26
+    """Requests of ours that wait there for a first token that was promised by some time."""
+    SLO_DUE_MS = 27
+    """Sum of the times, on the ledger's clock, by which these were promised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +124,9 @@ class FleetView:
 
     workers: tuple[WorkerId, ...]
     table: NDArray[np.int64]
+    outlook: Outlook = NO_OUTLOOK
+    guards_lifted: bool = False
+    """The operator's guards would have left nobody, so they exclude nobody."""
 
     def __len__(self) -> int:
         return len(self.workers)

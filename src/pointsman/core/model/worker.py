@@ -42,6 +42,14 @@ class WorkerSpec:
     """Sequences that it computes at once."""
     queue_depth_threshold: int | None = None
     """Requests waiting at the engine beyond which it gets no more."""
+    weight: float = 1.0
+    """How much it should get, beside 1 of an ordinary one."""
+    max_in_flight: int | None = None
+    """Most requests of ours at once."""
+    adapters: tuple[str, ...] = ()
+    """Those of `models` that are LoRA adapters."""
+    topology_distance: int = 0
+    """Levels of the topology at which it is not where the front end is."""
     rank_header: str | None = None
     """Request header that chooses the rank at an engine with several of them."""
     profile: str | None = None

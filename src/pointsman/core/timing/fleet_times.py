@@ -1,0 +1,104 @@
+"""FleetTimes: step times of many workers, by worker and as arrays for those of one view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
+
+_MOST_GROUPS = 64
+"""Of workers whose arrays are kept; a fleet has one a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRows:
+    """One entry a worker, in the order asked for; those of whom nothing is known have the usual of the others.
+
+    Coefficients as in StepCoefficients; `c` is for one token of context, not for a thousand.
+    """
+
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    c: NDArray[np.float64]
+    d: NDArray[np.float64]
+    q: NDArray[np.float64]
+    overhead_ms: NDArray[np.float64]
+    ttft_p50: NDArray[np.float64]
+    """Actual over predicted times to the first token: median."""
+    ttft_p90: NDArray[np.float64]
+    step_p50: NDArray[np.float64]
+    step_p90: NDArray[np.float64]
+    known: NDArray[np.bool_]
+    """Something was learned of the worker, or its profile is known."""
+
+
+class FleetTimes(Mapping[str, WorkerTimes]):
+    """Never changed once made, but for arrays that it keeps for those who ask again.
+
+    Args:
+        times: by worker id.
+        otherwise: for workers that are not among them; None: the median of those that are, or a small model's times.
+    """
+
+    def __init__(self, times: Mapping[str, WorkerTimes], otherwise: StepCoefficients | None = None) -> None:
+        self._times = dict(times)
+        self._otherwise = otherwise
+        self._rows: dict[tuple[str, ...], TimeRows] = {}
+
+    def __getitem__(self, worker: str) -> WorkerTimes:
+        return self._times[worker]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._times)
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def rows(self, workers: tuple[str, ...]) -> TimeRows:
+        """The arrays of these workers."""
+        rows = self._rows.get(workers)
+        if rows is None:
+            if len(self._rows) >= _MOST_GROUPS:
+                self._rows.clear()
+            rows = self._rows[workers] = self._made(workers)
+        return rows
+
+    def _made(self, workers: tuple[str, ...]) -> TimeRows:
+        known = [self._times.get(worker) for worker in workers]
+        usual = self._usual()
+        table = np.array([_numbers(times or usual) for times in known], dtype=np.float64).reshape(len(workers), -1)
+        return TimeRows(*np.ascontiguousarray(table.T), known=np.array([times is not None for times in known], bool))
+
+    def _usual(self) -> WorkerTimes:
+        if self._otherwise is not None or not self._times:
+            return WorkerTimes(self._otherwise or SMALL_MODEL)
+        a, b, c, d, q, overhead_ms, *_ = np.median([_numbers(times) for times in self._times.values()], axis=0).tolist()
+        return WorkerTimes(StepCoefficients(a, b, 1000 * c, d, q), overhead_ms)
+
+
+SMALL_MODEL = StepCoefficients(6.42, 0.01, 0.0499, 0.0196, 0.0)
+"""Llama-3.1-8B on one H100: only the proportions matter where nothing is known of anybody."""
+
+
+def fleet_times(times: Mapping[str, WorkerTimes]) -> FleetTimes:
+    """The same times, ready for arrays."""
+    return times if isinstance(times, FleetTimes) else FleetTimes(times)
+
+
+def _numbers(times: WorkerTimes) -> tuple[float, ...]:
+    step = times.step
+    return (
+        step.a_ms,
+        step.b_ms_per_sequence,
+        step.c_ms_per_1000_context_tokens / 1000,
+        step.d_ms_per_prefill_token,
+        step.q_ms_per_square_token,
+        times.overhead_ms,
+        *times.ttft_ratios,
+        *times.step_ratios,
+    )
