@@ -71,8 +71,10 @@ class FleetTimes(Mapping[str, WorkerTimes]):
     def _made(self, workers: tuple[str, ...]) -> TimeRows:
         known = [self._times.get(worker) for worker in workers]
         usual = self._usual()
-        table = np.array([_numbers(times or usual) for times in known], dtype=np.float64).reshape(len(workers), -1)
-        return TimeRows(*np.ascontiguousarray(table.T), known=np.array([times is not None for times in known], bool))
+        table = np.array([_numbers(times or usual) for times in known], dtype=np.float64).reshape(len(workers), 10)
+        a, b, c, d, q, overhead_ms, ttft_p50, ttft_p90, step_p50, step_p90 = np.ascontiguousarray(table.T)
+        is_known = np.array([times is not None for times in known], dtype=np.bool_)
+        return TimeRows(a, b, c, d, q, overhead_ms, ttft_p50, ttft_p90, step_p50, step_p90, is_known)
 
     def _usual(self) -> WorkerTimes:
         if self._otherwise is not None or not self._times:
