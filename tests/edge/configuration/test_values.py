@@ -11,6 +11,7 @@ from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.route_key import RouteKey, RouteKeySource
 from pointsman.edge.configuration.secret import Secret, secret_of_environment
+from pointsman.edge.configuration.share import Share
 from pointsman.edge.configuration.size import Size
 
 
@@ -142,3 +143,22 @@ def test_a_secret_that_no_header_can_hold(text: str) -> None:
 def test_a_secret_that_is_not_set(environ: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="environment variable KEY is not set, or empty; export it"):
         secret_of_environment("KEY", environ)
+
+
+@pytest.mark.parametrize(
+    ("value", "part"), [("5%", 0.05), (" 0.5 % ", 0.005), ("0%", 0), ("100%", 1), (".25%", 0.0025)]
+)
+def test_shares_are_read(value: str, part: float) -> None:
+    assert Share.parse(value).part == pytest.approx(part)
+
+
+@pytest.mark.parametrize("value", ["5", 5, 0.05, "-1%", "100.1%", "nan%", "%", "5 percent", None, True])
+def test_other_values_are_no_shares(value: object) -> None:
+    with pytest.raises(ValueError, match="a share from 0% to 100%"):
+        Share.parse(value)
+
+
+@given(st.integers(0, 10_000))
+def test_a_share_reads_what_it_writes(hundredths: int) -> None:
+    share = Share.parse(f"{hundredths / 100}%")
+    assert Share.parse(str(share)).part == pytest.approx(share.part)

@@ -13,13 +13,15 @@ from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.secret import Secret
+from pointsman.edge.configuration.share import Share
 from pointsman.edge.configuration.size import Size
 
-PARSED_TYPES: tuple[type[Duration | EngineUrl | RouteKey | Secret | Size], ...] = (
+PARSED_TYPES: tuple[type[Duration | EngineUrl | RouteKey | Secret | Share | Size], ...] = (
     Duration,
     EngineUrl,
     RouteKey,
     Secret,
+    Share,
     Size,
 )
 """Types that read themselves: `parse(value)`, and `expected` says what that takes."""
