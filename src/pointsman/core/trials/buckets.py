@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,6 +28,11 @@ class Estimate:
         return Estimate(self.value - other.value, math.sqrt(total), freedom)
 
 
+def _zeros() -> list[float]:
+    return [0.0] * BUCKETS
+
+
+@dataclass(slots=True)
 class Buckets:
     """Sums of an upper and a lower quantity by bucket: Σ upper / Σ lower is the ratio; lower = 1 makes it a mean.
 
@@ -35,11 +40,8 @@ class Buckets:
     certain; so the error comes from the differences between buckets, each of which has whole sessions.
     """
 
-    __slots__ = ("lower", "upper")
-
-    def __init__(self, upper: list[float] | None = None, lower: list[float] | None = None) -> None:
-        self.upper = upper or [0.0] * BUCKETS
-        self.lower = lower or [0.0] * BUCKETS
+    upper: list[float] = field(default_factory=_zeros)
+    lower: list[float] = field(default_factory=_zeros)
 
     def add(self, bucket: int, upper: float, lower: float = 1.0) -> None:
         """One observation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 LEAST_FREEDOM = 6.0
 """With fewer independent units an error is too unsure itself to judge by."""
@@ -31,6 +32,7 @@ def _student(z: float, freedom: float) -> float:
 _ODDS = (1.5, 2.0, 4.0, 8.0, 16.0, 64.0)
 
 
+@dataclass(slots=True)
 class FailureBet:
     """Whether failures come more often in the trial than its share says, judged after each.
 
@@ -39,10 +41,8 @@ class FailureBet:
     1, so that it ever reaches 1/α has at most chance α (Ville's inequality), for any number of looks.
     """
 
-    __slots__ = ("logs",)
-
-    def __init__(self) -> None:
-        self.logs = [0.0] * len(_ODDS)
+    logs: list[float] = field(default_factory=lambda: [0.0] * len(_ODDS))
+    """Of what was won so far, one entry a λ."""
 
     def add(self, of_trial: bool, share: float) -> None:
         """One failure; `share`: of the requests, above 0 and below 1."""

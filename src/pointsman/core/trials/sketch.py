@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 _GROWTH = 1.05
 _LOG_GROWTH = math.log(_GROWTH)
@@ -10,14 +11,12 @@ _LEAST, _MOST = 1e-3, 1e9
 """Values beyond are counted as these; with them a sketch has at most 567 counts."""
 
 
+@dataclass(slots=True)
 class Sketch:
     """Counts of values in cells whose bounds grow by a constant factor."""
 
-    __slots__ = ("counts", "total")
-
-    def __init__(self, counts: dict[int, int] | None = None) -> None:
-        self.counts = counts or {}
-        self.total = sum(self.counts.values())
+    counts: dict[int, int] = field(default_factory=dict)
+    total: int = 0
 
     def add(self, value: float) -> None:
         """Count one value."""

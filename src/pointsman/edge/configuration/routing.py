@@ -8,8 +8,10 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
+from pointsman.core.trials.arms import By
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
+from pointsman.edge.configuration.rollout import Rollout
 from pointsman.edge.configuration.route_key import RouteKey
 
 
@@ -27,6 +29,14 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     route_key: Annotated[
         RouteKey | None, Meta(description="What says that requests belong together; the policy `session` needs it.")
     ] = None
+    rollout: Annotated[
+        Rollout | None,
+        Meta(description="A new policy for a share of the traffic, compared with `policy`, which decides the rest."),
+    ] = None
+    shadow: Annotated[
+        tuple[str, ...],
+        Meta(description="Policies that decide each request too, without acting; each costs the time of a decision."),
+    ] = ()
     prefix_ttl: Annotated[
         Duration, Meta(description="How long a prefix is thought to be cached where it was last sent.")
     ] = Duration(3600)
@@ -64,3 +74,21 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.policy == "session" and self.route_key is None:
             raise KeyConflictError("policy", f"session needs routing.route_key: {RouteKey.expected}")
+        if self.rollout is not None:
+            self._check_rollout(self.rollout)
+        for i, name in enumerate(self.shadow):
+            if name in (self.policy, *self.shadow[:i]):
+                again = "decides already" if name == self.policy else "is named twice"
+                raise KeyConflictError(f"shadow[{i}]", f"{name} {again}; remove it")
+            if name == "session" and self.route_key is None:
+                raise KeyConflictError(f"shadow[{i}]", f"session needs routing.route_key: {RouteKey.expected}")
+
+    def _check_rollout(self, rollout: Rollout) -> None:
+        if rollout.policy == self.policy:
+            raise KeyConflictError(
+                "rollout.policy", f"{self.policy} decides all requests already (routing.policy); name another one"
+            )
+        if self.route_key is None and rollout.policy == "session":
+            raise KeyConflictError("rollout.policy", f"session needs routing.route_key: {RouteKey.expected}")
+        if self.route_key is None and rollout.by is By.SESSION:
+            raise KeyConflictError("rollout.by", f"session needs routing.route_key: {RouteKey.expected}")
