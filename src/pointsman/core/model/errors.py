@@ -33,3 +33,7 @@ class TraceError(PointsmanError):
 
 class CalibrationError(PointsmanError):
     """Measurements do not say how fast an engine is; names what is missing."""
+
+
+class PlacementError(PointsmanError):
+    """A cluster, topology, gang or placement can't be as described; names the node, pod, gang or role."""

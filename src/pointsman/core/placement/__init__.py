@@ -1,0 +1,1 @@
+"""Gangs on a cluster: all or nothing, and close together."""
