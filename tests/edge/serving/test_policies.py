@@ -94,7 +94,7 @@ def test_a_policy_that_breaks_its_contract_is_logged_with_its_traceback_once(cho
     view = FleetView.of(["a/0", "b/0"], exclusion=[0, Exclusion.DRAINING])
     for _ in range(3):
         with pytest.raises(PolicyError, match="broken failed to decide"):
-            active.decide(Request("r1", "m", 0.0, 1), view, {}, 0.0, random.Random(0))
+            active.decide(Request("r1", "m", 0.0, 1), view, {}, 0.0, lambda: random.Random(0))
     assert [record.exc_info is not None for record in caplog.records] == [True, False, False]
     assert all(reason in record.getMessage() and "r1" in record.getMessage() for record in caplog.records)
 

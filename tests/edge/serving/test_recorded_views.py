@@ -14,16 +14,19 @@ from pointsman.core.ledger.events import MetricsRead
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
+from pointsman.core.policies.chance import decision_chance
 from pointsman.core.policies.policy import Timing
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.serving.frontend import Frontend
+from pointsman.edge.serving.policies import Chosen
 from support.scripted_fleet import Fleet
 
 STORY = "Once there was a router who knew where everybody had been before. " * 12
 STEP_TIMES = {"h100/llama-8b": profile("h100/llama-8b").step}
+SEED = 5
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,6 @@ class Recorded:
     view: FleetView
     timing: Timing
     now_ms: float
-    chance: Any
     decision: Decision
     table: np.ndarray
 
@@ -44,11 +46,11 @@ def record(frontend: Frontend) -> list[Recorded]:
     found: list[Recorded] = []
     decide = frontend.policy.decide
 
-    def recording(request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random) -> Decision:
-        chance, table = rng.getstate(), view.table.copy()
-        decision = decide(request, view, timing, now_ms, rng)
-        found.append(Recorded(request, view, timing, now_ms, chance, decision, table))
-        return decision
+    def recording(request: Request, view: FleetView, timing: Timing, now_ms: float, chance: Any) -> Chosen:
+        table = view.table.copy()
+        chosen = decide(request, view, timing, now_ms, chance)
+        found.append(Recorded(request, view, timing, now_ms, chosen.decision, table))
+        return chosen
 
     frontend.policy.decide = recording  # type: ignore[method-assign]
     return found
@@ -85,7 +87,7 @@ async def test_views_of_live_traffic_decide_the_same_again(fleet: Fleet, policy:
         for engine in fleet.engines
     )
     settings = {"policy": policy, "route_key": RouteKey.parse("header:x-session"), "step_priors": STEP_TIMES}
-    frontend = await fleet.open(sources=sources, heartbeat_s=60.0, **settings)
+    frontend = await fleet.open(sources=sources, heartbeat_s=60.0, seed=SEED, **settings)
     recorded = record(frontend)
     await traffic(fleet)
     assert len(recorded) == 24
@@ -94,8 +96,7 @@ async def test_views_of_live_traffic_decide_the_same_again(fleet: Fleet, policy:
     again = PolicyRegistry().get(policy)
     for one in recorded:
         assert (one.view.table == one.table).all()  # nobody wrote to it after
-        rng = random.Random()
-        rng.setstate(one.chance)
+        rng = decision_chance(SEED, one.request.id)
         decision = again.decide(one.request, one.view, one.timing, one.now_ms, rng)
         assert decision.plan == one.decision.plan
         assert (decision.scores == one.decision.scores).all()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
+from functools import partial
 
 from pointsman.core.ledger.events import Admitted, AttemptFailed, Cancelled, Dispatched, Failed, Finished, Refused
 from pointsman.core.ledger.ledger import Ledger
@@ -14,6 +14,7 @@ from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.plan import Reject
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.chance import decision_chance
 from pointsman.edge.serving.answers import reasons, send_error
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.decision_record import DecisionRecorder
@@ -23,6 +24,7 @@ from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.explain import explanation_header
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.relay import Defect, Ending, EngineTimeoutError, Relay
+from pointsman.edge.serving.results import result_of
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.body import ensure_stream_usage
@@ -55,7 +57,7 @@ class Dispatcher:
         traffic: Traffic,
         timeouts: Timeouts,
         clock: Clock,
-        rng: random.Random,
+        seed: int,
         recorder: DecisionRecorder | None = None,
     ) -> None:
         self._ledger = ledger
@@ -65,7 +67,7 @@ class Dispatcher:
         self._traffic = traffic
         self._timeouts = timeouts
         self._clock = clock
-        self._rng = rng
+        self._seed = seed
         self._recorder = recorder
         self._notes_logged: set[tuple[str, str]] = set()
         self._loop = asyncio.get_running_loop()
@@ -89,6 +91,8 @@ class Dispatcher:
                 exchange.status, exchange.http_status = "failed", 500
             raise
         finally:
+            if exchange.ticket is not None:
+                exchange.ticket.ended(result_of(exchange, self._clock()))
             if self._recorder is not None:
                 self._recorder.ended(exchange)
 
@@ -132,7 +136,9 @@ class Dispatcher:
         request, ledger = exchange.request, self._ledger
         now_ms = self._clock()
         view = ledger.view(request, tried)
-        decision = self._policy.decide(request, view, ledger.timing, now_ms, self._rng)
+        timing = ledger.timing
+        chance = partial(decision_chance, self._seed, request.id)
+        decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
         worker = decision.worker
         if worker is not None:
             row = view.workers.index(worker)
@@ -141,6 +147,8 @@ class Dispatcher:
             exchange.dispatched_ms = now_ms
         exchange.decision = decision
         self._traffic.decision_s.observe(time.perf_counter() - started)
+        if self._policy.shadows.active:
+            exchange.shadows = self._policy.shadows.decide(request, view, timing, now_ms, chance, decision)
         if decision.note is not None:
             self._note(decision.policy, decision.note)
         if exchange.explain:
@@ -186,8 +194,7 @@ class Dispatcher:
         self, exchange: Exchange, worker: WorkerId, connection: UpstreamConnection, head: bytes, body: bytes
     ) -> Relay:
         relay = Relay(exchange, worker, self._ledger, self._timeouts, self._clock)
-        if self._recorder is not None:
-            exchange.relay = relay
+        exchange.relay = relay
         relay.start(connection, head, body)
         try:
             await relay.done

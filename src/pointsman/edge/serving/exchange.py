@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
+from pointsman.core.model.worker import WorkerId
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
 if TYPE_CHECKING:
     from pointsman.edge.serving.relay import Relay
+    from pointsman.edge.serving.rollout import Ticket
 
 
 @dataclass(slots=True)
@@ -35,11 +37,20 @@ class Exchange:
     attempts: int = 0
     decision: Decision | None = None
     """The last one."""
+    ticket: Ticket | None = None
+    """Where it belongs in a rollout."""
+    shadows: dict[str, WorkerId | None] = field(default_factory=dict)
+    """What shadow policies chose the last time, by policy."""
     dispatched_ms: float | None = None
     relay: Relay | None = None
-    """Of the last attempt that began; kept only where decisions are logged."""
+    """Of the last attempt that began."""
     status: str = ""
     """How it ended, as the decision log names it."""
     http_status: int = 0
     deadline_s: float | None = None
     """On the event loop's clock."""
+
+    @property
+    def arm(self) -> str | None:
+        """Of a rollout: base or trial; None where none runs."""
+        return None if self.ticket is None else self.ticket.place.arm.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 
 from pointsman import __version__
@@ -61,7 +62,15 @@ class Frontend:
             index_by_hash=settings.index_by_hash,
             step_priors=settings.step_priors,
         )
-        self.policy = ActivePolicy(load_registry(), settings.policy, has_route_key=settings.route_key is not None)
+        self._seed = secrets.randbits(63) if settings.seed is None else settings.seed
+        self.policy = ActivePolicy(
+            load_registry(),
+            settings.policy,
+            has_route_key=settings.route_key is not None,
+            rollout=settings.rollout,
+            shadow=settings.shadow,
+            watchers=settings.watchers,
+        )
         self.links = EngineLinks()
         self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, ssl_context=settings.engine_tls)
         self._keys = {source.name: source.api_key for source in settings.sources}
@@ -74,7 +83,7 @@ class Frontend:
             self.traffic,
             settings.timeouts,
             self._clock,
-            random.Random(settings.seed),
+            self._seed,
             None if self._decision_log is None else DecisionRecorder(self._decision_log, self._clock),
         )
         self._exact = ExactRouting(
@@ -224,6 +233,7 @@ class Frontend:
         try:
             self.ledger.apply(Tick(self._clock()))
             self._exact.look_after()
+            self.policy.look()
         except Exception as error:
             # A fault in what is learned or looked after must not end all later ticks.
             known = type(error) in self._tick_failures

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.trials.arms import By
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.configuration.execution_group import Node
@@ -17,6 +18,7 @@ from pointsman.edge.configuration.secret import secret_of_environment
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.prompts.hub_places import tokenizer_places
 from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
+from pointsman.edge.serving.rollout_order import RolloutOrder
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.serving.tls import engine_context, listen_context
 from pointsman.edge.traces.profile_file import load_profile
@@ -48,6 +50,11 @@ class FrontendSettings:
     admin_host: str = "127.0.0.1"
     admin_port: int = 8081
     policy: str = "auto"
+    rollout: RolloutOrder | None = None
+    shadow: tuple[str, ...] = ()
+    """Policies that decide without acting."""
+    watchers: int = 1
+    """Front ends that share the traffic, this one included; each judges a rollout by its own requests."""
     route_key: RouteKey | None = None
     text_block_bytes: int = 128
     prefix_ttl_s: float = 3600.0
@@ -88,6 +95,8 @@ class FrontendSettings:
             admin_host=plane.admin_host,
             admin_port=plane.admin_port,
             policy=routing.policy,
+            rollout=_rollout(tree),
+            shadow=routing.shadow,
             route_key=routing.route_key,
             text_block_bytes=routing.text_block_bytes,
             prefix_ttl_s=routing.prefix_ttl.s,
@@ -124,6 +133,14 @@ def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
         profile=node.profile,
         api_key=_api_key(node, environ),
     )
+
+
+def _rollout(tree: ConfigTree) -> RolloutOrder | None:
+    wanted = tree.routing.rollout
+    if wanted is None:
+        return None
+    by = wanted.by or (By.REQUEST if tree.routing.route_key is None else By.SESSION)
+    return RolloutOrder(wanted.policy, wanted.share.part, by, wanted.worse_by.part, wanted.auto_rollback)
 
 
 def _decision_log(tree: ConfigTree) -> DecisionLogSettings | None:
