@@ -36,11 +36,13 @@ class AdminServer:
         indexer: Indexer,
         collectors: Iterable[Collector],
         accepting: Callable[[], bool],
+        routes: Iterable[web.RouteDef] = (),
     ) -> None:
         self._policy = policy
         self._status = status
         self._indexer = indexer
         self._accepting = accepting
+        self._routes = tuple(routes)
         self._registry = CollectorRegistry(auto_describe=False)
         for collector in collectors:
             self._registry.register(collector)
@@ -59,6 +61,7 @@ class AdminServer:
                 web.put("/v1/policy", self._put_policy),
                 web.post("/query", self._query),
                 web.post("/query_by_hash", self._query_by_hash),
+                *self._routes,
             ]
         )
         runner = web.AppRunner(app, access_log=None, handle_signals=False)

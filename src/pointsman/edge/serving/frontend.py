@@ -26,6 +26,8 @@ from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
 from pointsman.edge.serving.metrics import FrontendCollector
 from pointsman.edge.serving.policies import ActivePolicy, load_registry
+from pointsman.edge.serving.rollout_metrics import RolloutCollector
+from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_document
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.status import Status, make_status
@@ -110,8 +112,9 @@ class Frontend:
             self.policy,
             self.status,
             Indexer(self.ledger),
-            (self._collector(), ExactRoutingCollector(self._exact)),
+            (self._collector(), ExactRoutingCollector(self._exact), RolloutCollector(self.policy)),
             lambda: not self._stopping,
+            RolloutRoutes(self.policy, has_route_key=settings.route_key is not None).routes(),
         )
         self._prober = Prober(
             self.emit,
@@ -195,7 +198,7 @@ class Frontend:
         """The status document."""
         models: dict[str, list[str]] = {model: list(workers) for model, workers in self.ledger.models().items()}
         fleet = self.ledger.snapshot()
-        return make_status(
+        status = make_status(
             fleet,
             models,
             self._prober.statuses(),
@@ -203,6 +206,9 @@ class Frontend:
             self.policy.configured_name,
             self.policy.in_force(any(worker.exact for worker in fleet.workers)),
         )
+        trials = rollout_document(self.policy)
+        status.rollout, status.shadows = trials.rollout, trials.shadows
+        return status
 
     def _not_http(self, status: int, message: str) -> bytes:
         """Body of an answer to what is no proper request."""

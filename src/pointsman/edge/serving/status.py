@@ -11,6 +11,7 @@ from pointsman import __version__
 from pointsman.core.ledger.snapshot import FleetSnapshot, TimesSnapshot, WorkerSnapshot
 from pointsman.core.timing.spread import PredictionError
 from pointsman.edge.cluster.status import EngineStatus
+from pointsman.edge.serving.rollout_report import RolloutReport, ShadowReport
 from pointsman.edge.telemetry.traffic import Traffic
 
 
@@ -121,6 +122,8 @@ class Status(msgspec.Struct):
     workers: list[WorkerStatus]
     engines: list[EngineReport]
     requests: RequestStatus
+    rollout: RolloutReport | None = None
+    shadows: list[ShadowReport] = []
 
 
 def make_status(

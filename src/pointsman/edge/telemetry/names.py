@@ -30,6 +30,17 @@ INDEXED_BLOCKS = Metric("pointsman_indexed_blocks", "Distinct prompt blocks in t
 CONNECTIONS = Metric("pointsman_connections", "Open connections, by side.")
 POLICY = Metric("pointsman_policy_info", "The policy in force.")
 
+ROLLOUT_SHARE = Metric("pointsman_rollout_share", "Share of the traffic that the rollout's policy decides, 0 to 1.")
+ROLLED_BACK = Metric("pointsman_rollout_rolled_back", "1: the rollout was rolled back; 0: it runs.")
+ROLLOUT_ERRORS = Metric("pointsman_rollout_errors", "Decisions that the rollout's policy failed to make.")
+ARM_REQUESTS = Metric("pointsman_arm_requests", "Requests of the rollout that ended, by arm (base, trial) and how.")
+ARM_TTFT = Metric("pointsman_arm_ttft_seconds", "As pointsman_ttft_seconds, by arm of the rollout.")
+ARM_ITL = Metric("pointsman_arm_itl_seconds", "As pointsman_itl_seconds, by arm of the rollout.")
+SHADOW_DECISIONS = Metric(
+    "pointsman_shadow_decisions", "Decisions of shadow policies, by whether they agreed with the one that was made."
+)
+SHADOW_TIME = Metric("pointsman_shadow_seconds", "Time spent in decisions of shadow policies.")
+
 LOG_ROWS = Metric("pointsman_decision_log_rows", "Rows written to the decision log.")
 LOG_DROPPED = Metric("pointsman_decision_log_dropped", "Rows of the decision log that could not be written.")
 
