@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-_MEMORY_MS = 30_000.0
+_MEMORY_MS = 10_000.0
 _LEAST_KEPT = 0.95
 """Where requests are rare, the last 20 or so count, however old."""
 _ENOUGH = 5.0
