@@ -36,6 +36,8 @@ class LoggedCandidate(msgspec.Struct, omit_defaults=True):
     excluded: str | None = None
     cached: int = 0
     load: int = 0
+    terms: dict[str, float] = {}
+    """What the score is made of."""
 
 
 class DecisionRow(msgspec.Struct, omit_defaults=True):
@@ -82,6 +84,17 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     candidates: list[LoggedCandidate] = []
     """The best of them."""
     note: str | None = None
+    guards_lifted: bool = False
+    """The operator's guards would have left nobody."""
+    arm: str | None = None
+    """Of a rollout: base or trial."""
+    predicted_ttft_ms: float | None = None
+    """When it was decided, from then on."""
+    predicted_tpot_ms: float | None = None
+    ttft_ms: float | None = None
+    """What came true of the first, from the decision on; None where nothing came."""
+    itl_ms: float | None = None
+    """Mean time between its tokens."""
     attempts: int = 1
     dispatched_ms: float | None = None
     """From its arrival, as the next two."""

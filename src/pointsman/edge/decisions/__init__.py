@@ -1,0 +1,1 @@
+"""Decisions as they are kept, asked and explained."""
