@@ -11,21 +11,23 @@ import pytest
 
 from pointsman.app.cli.switchboard import Message, Switchboard, follow
 from pointsman.core.policies.registry import PolicyRegistry
+from pointsman.core.trials.arms import By
 from pointsman.edge.serving.policies import ActivePolicy
+from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
 
 
 class Office:
     """A switchboard and front ends that are nothing but their policy."""
 
     def __init__(self) -> None:
-        self.board = Switchboard("prefix")
+        self.board = Switchboard(Orders("prefix"))
         self.policies: dict[int, ActivePolicy] = {}
         self._ends: dict[int, socket.socket] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def begin(self, index: int) -> ActivePolicy:
         end = self._ends[index] = self.board.connect(index)
-        policy = self.policies[index] = ActivePolicy(PolicyRegistry(), self.board.policy)
+        policy = self.policies[index] = _started(self.board.orders)
         self._tasks[index] = asyncio.create_task(follow(end, f"http://a:{index}", policy))
         await self.until(lambda: index in self.board.admin_urls)
         return policy
@@ -45,6 +47,13 @@ class Office:
     def all_have(self, name: str) -> bool:
         return {policy.configured_name for policy in self.policies.values()} == {name}
 
+    def all_agree(self) -> bool:
+        return all(policy.orders() == self.board.orders for policy in self.policies.values())
+
+
+def _started(orders: Orders) -> ActivePolicy:
+    return ActivePolicy(PolicyRegistry(), orders.policy, rollout=orders.rollout)
+
 
 @pytest.fixture
 async def office() -> AsyncIterator[Office]:
@@ -61,14 +70,14 @@ async def test_a_switch_at_one_reaches_all(office: Office) -> None:
     for index, name in enumerate(["random", "round_robin", "random"]):
         policies[index].switch(name)
         await office.until(lambda name=name: office.all_have(name))  # type: ignore[misc]
-        assert office.board.policy == name
+        assert office.board.orders == Orders(name)
 
 
 async def test_switches_at_two_at_once_end_with_one_policy(office: Office) -> None:
     first, second = await office.begin(0), await office.begin(1)
     first.switch("random")
     second.switch("round_robin")
-    await office.until(lambda: office.board.policy != "prefix" and office.all_have(office.board.policy))
+    await office.until(lambda: office.board.orders != Orders("prefix") and office.all_agree())
 
 
 async def test_one_that_is_started_again_takes_the_policy_in_force(office: Office) -> None:
@@ -76,7 +85,7 @@ async def test_one_that_is_started_again_takes_the_policy_in_force(office: Offic
     await office.begin(1)
     await office.end(1)
     first.switch("random")
-    await office.until(lambda: office.board.policy == "random")
+    await office.until(lambda: office.board.orders.policy == "random")
     assert (await office.begin(1)).configured_name == "random"
     first.switch("round_robin")
     await office.until(lambda: office.all_have("round_robin"))
@@ -92,9 +101,9 @@ async def test_one_that_cannot_be_switched_says_so(office: Office, caplog: pytes
 
 
 def test_nobody_is_told_twice_and_a_full_line_waits() -> None:
-    board = Switchboard("prefix")
+    board = Switchboard(Orders("prefix"))
     end = board.connect(0)
-    board._hear(0, Message(policy="random"))
+    board._hear(0, Message(orders=Orders("random")))
     with suppress(BlockingIOError):
         while True:
             board._lines[0].send(b"{}")
@@ -105,8 +114,34 @@ def test_nobody_is_told_twice_and_a_full_line_waits() -> None:
             end.recv(4096)
     board.exchange()
     board.exchange()
-    assert end.recv(4096) == b'{"policy":"random"}'
+    assert end.recv(4096) == b'{"orders":{"policy":"random"}}'
     with pytest.raises(BlockingIOError):
         end.recv(4096)
     board.close()
     end.close()
+
+
+async def test_a_rollout_at_one_reaches_all_and_so_does_its_end(office: Office) -> None:
+    first, second = await office.begin(0), await office.begin(1)
+    order = RolloutOrder("random", 0.05, By.REQUEST)
+    first.roll_out(order)
+    await office.until(lambda: office.board.orders.rollout is not None and office.all_agree())
+    third = await office.begin(2)  # one that joins, or comes back, takes part
+    assert third.orders() == Orders("prefix", order)
+    assert second.rollout is not None
+    second.rollout.end("it is worse: " + "ä" * 500)
+    await office.until(lambda: first.rollout is not None and not first.rollout.running)
+    await office.until(office.all_agree)
+    assert (await office.begin(3)).orders() == second.orders()
+    await office.until(office.all_agree)
+
+
+async def test_a_roll_back_at_two_at_once_ends_with_one_reason(office: Office) -> None:
+    first, second = await office.begin(0), await office.begin(1)
+    first.roll_out(RolloutOrder("random", 0.05, By.REQUEST))
+    await office.until(lambda: office.board.orders.rollout is not None and office.all_agree())
+    for one, reason in ((first, "mine"), (second, "yours")):
+        assert one.rollout is not None
+        one.rollout.end(reason)
+    await office.until(lambda: office.board.orders.rollout != RolloutOrder("random", 0.05, By.REQUEST))
+    await office.until(office.all_agree)

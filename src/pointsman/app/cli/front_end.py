@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import os
 import socket
+from dataclasses import dataclass
 
 import click
 
@@ -14,6 +15,7 @@ from pointsman.app.cli.descriptors import connections_that_fit
 from pointsman.app.cli.switchboard import follow
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
+from pointsman.edge.serving.rollout_order import RolloutOrder
 from pointsman.edge.serving.settings import FrontendSettings
 
 
@@ -33,20 +35,35 @@ def keep_for_good() -> None:
     gc.freeze()
 
 
-async def serve_here(tree: ConfigTree, line: socket.socket | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Of a front end among others that a supervisor started."""
+
+    line: socket.socket
+    """To the supervisor."""
+    rollout: RolloutOrder | None
+    """In force, instead of the configuration's."""
+    count: int
+    """Of all."""
+
+
+async def serve_here(tree: ConfigTree, member: Membership | None = None) -> int:
     """Serve until cancelled; then requests in flight get `shutdown_grace`. Never returns by itself.
 
-    With a line to a supervisor it shares the port, and the policy, with the supervisor's other front ends.
+    A member shares the port, the policy and the rollout with the supervisor's other front ends.
     """
-    frontend = Frontend(front_end_settings(tree, reuse_port=line is not None))
+    settings = front_end_settings(tree, reuse_port=member is not None)
+    if member is not None:
+        settings = dataclasses.replace(settings, rollout=member.rollout, watchers=member.count)
+    frontend = Frontend(settings)
     await frontend.start()
     keep_for_good()
     try:
-        if line is None:
+        if member is None:
             click.echo(f"pointsman serves {frontend.url}/v1  (admin: {frontend.admin_url}; Ctrl-C stops)")
             await asyncio.Event().wait()
         else:
-            await follow(line, frontend.admin_url, frontend.policy)
+            await follow(member.line, frontend.admin_url, frontend.policy)
     finally:
         await frontend.close(tree.control_plane.shutdown_grace.s)
     return 0

@@ -16,7 +16,7 @@ from types import FrameType
 import click
 import msgspec
 
-from pointsman.app.cli.front_end import serve_here
+from pointsman.app.cli.front_end import Membership, serve_here
 from pointsman.app.cli.main import EXIT_ERROR
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.siblings import SiblingsFile, runtime_folder
@@ -27,6 +27,8 @@ from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.decision_log import DecisionLog
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.engines.local.parent import die_with_parent
+from pointsman.edge.serving.rollout_order import RolloutOrder
+from pointsman.edge.serving.settings import configured_orders
 from pointsman.edge.wire.listening import refuse_taken
 
 _log = logging.getLogger("pointsman.cli")
@@ -49,7 +51,8 @@ def serve_in_processes(tree: ConfigTree, count: int) -> int:
     last = f" to {plane.admin_port + count - 1}" if plane.admin_port else ""
     click.echo(
         f"pointsman serves port {plane.listen_port} with {count} front ends (admin ports {plane.admin_port}{last}). "
-        "A switch of the policy at one reaches all; each counts its own requests and learns its own prefixes."
+        "A switch of the policy or a rollout at one reaches all; each counts its own requests and learns its own "
+        "prefixes."
     )
     sys.stdout.flush()
     siblings = _siblings_file()
@@ -90,8 +93,12 @@ def _log_of(log: DecisionLog, index: int) -> DecisionLog:
     return msgspec.structs.replace(log, path=str(path.with_name(f"{path.stem}.{index + 1}{path.suffix}")))
 
 
-def _with_policy(tree: ConfigTree, policy: str) -> ConfigTree:
-    return msgspec.structs.replace(tree, routing=msgspec.structs.replace(tree.routing, policy=policy))
+def _without_rollout(tree: ConfigTree, policy: str) -> ConfigTree:
+    """The rollout goes another way: by now another one may be in force, or its policy be that of all."""
+    routing = tree.routing
+    shadow = tuple(name for name in routing.shadow if name != policy)
+    changed = msgspec.structs.replace(routing, policy=policy, rollout=None, shadow=shadow)
+    return msgspec.structs.replace(tree, routing=changed)
 
 
 def _refuse_taken_port(plane: ControlPlane) -> None:
@@ -106,7 +113,7 @@ class _Supervisor:
         self._trees = trees
         self._siblings = siblings
         self._written: list[str] = []
-        self._board = Switchboard(trees[0].routing.policy)
+        self._board = Switchboard(configured_orders(trees[0]))
         self._kill_after_s = kill_after_s
         self._children: dict[int, int] = {}
         self._stopping = False
@@ -142,21 +149,22 @@ class _Supervisor:
 
     def _fork(self, index: int) -> None:
         parent = os.getpid()
-        tree = _with_policy(self._trees[index], self._board.policy)
+        orders = self._board.orders
+        tree = _without_rollout(self._trees[index], orders.policy)
         line = self._board.connect(index)
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
         pid = os.fork()
         if pid == 0:
-            _in_child(lambda: self._serve(tree, line), parent)
+            _in_child(lambda: self._serve(tree, line, orders.rollout), parent)
         line.close()
         self._children[pid] = index
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
 
-    def _serve(self, tree: ConfigTree, line: socket.socket) -> int:
+    def _serve(self, tree: ConfigTree, line: socket.socket, rollout: RolloutOrder | None) -> int:
         """What a child does."""
         self._board.close()
         with line:
-            return run_until_stopped(serve_here(tree, line))
+            return run_until_stopped(serve_here(tree, Membership(line, rollout, len(self._trees))))
 
     def _write_siblings(self) -> None:
         urls = [url for _, url in sorted(self._board.admin_urls.items())]

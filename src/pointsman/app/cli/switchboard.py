@@ -1,4 +1,4 @@
-"""How the front ends of `serve --processes N` share the policy: a switch at one reaches all through the supervisor."""
+"""How the front ends of `serve --processes N` agree: a switch or rollout at one reaches all through the supervisor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 
 from pointsman.core.model.errors import PolicyError
 from pointsman.edge.serving.policies import ActivePolicy
+from pointsman.edge.serving.rollout_order import Orders
 
 _log = logging.getLogger("pointsman.cli")
 
@@ -19,25 +20,25 @@ _MOST_BYTES = 4096
 
 
 class Message(msgspec.Struct, omit_defaults=True):
-    """What goes over a line. From a front end: where its admin port is, or that it was switched. To it: switch."""
+    """What goes over a line. From a front end: where its admin port is, or what it was told. To it: do so too."""
 
     admin_url: str | None = None
-    policy: str | None = None
+    orders: Orders | None = None
 
 
 class Switchboard:
-    """The supervisor's end of all lines. Remembers the policy in force, for front ends that are started again."""
+    """The supervisor's end of all lines. Remembers what is in force, for front ends that are started again."""
 
-    def __init__(self, policy: str) -> None:
-        self.policy = policy
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
         self.admin_urls: dict[int, str] = {}
         """Of the front ends that listen, by their numbers."""
         self._lines: dict[int, socket.socket] = {}
         self._owed: set[int] = set()
-        """Front ends that have not been told of the policy in force."""
+        """Front ends that have not been told what is in force."""
 
     def connect(self, index: int) -> socket.socket:
-        """A new line to front end `index`; the end that it shall have. It must be started with the policy in force."""
+        """A new line to front end `index`; the end that it shall have. It must be started with what is in force."""
         self.hang_up(index)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         for end in (ours, theirs):
@@ -54,12 +55,12 @@ class Switchboard:
         self._owed.discard(index)
 
     def exchange(self) -> None:
-        """Hear and tell what is new. Never waits. The switch that is heard last is in force."""
+        """Hear and tell what is new. Never waits. What is heard last is in force."""
         for index, line in self._lines.items():
             for message in _received(line):
                 self._hear(index, message)
         for index in tuple(self._owed):
-            if _sent(self._lines[index], Message(policy=self.policy)):
+            if _sent(self._lines[index], Message(orders=self.orders)):
                 self._owed.discard(index)
 
     def close(self) -> None:
@@ -70,35 +71,46 @@ class Switchboard:
     def _hear(self, index: int, message: Message) -> None:
         if message.admin_url is not None:
             self.admin_urls[index] = message.admin_url
-        if message.policy is not None and message.policy != self.policy:
-            self.policy = message.policy
-            # The one that told it is told too: another switch may have reached it in between.
+        if message.orders is not None and message.orders != self.orders:
+            self.orders = message.orders
+            # The one that told it is told too: another change may have reached it in between.
             self._owed.update(self._lines)
 
 
 async def follow(line: socket.socket, admin_url: str, policy: ActivePolicy) -> None:
-    """A front end's end of its line: tells of a switch made here, makes those made elsewhere. Until cancelled."""
-    seen = policy.configured_name
+    """A front end's end of its line: tells of changes made here, makes those made elsewhere. Until cancelled."""
+    seen = policy.orders()
     announced = False
     while True:
         announced = announced or _sent(line, Message(admin_url=admin_url))
-        if policy.configured_name != seen and _sent(line, Message(policy=policy.configured_name)):
-            seen = policy.configured_name
+        now = policy.orders()
+        if now != seen and _sent(line, Message(orders=now)):
+            seen = now
         for message in _received(line):
-            _switch(policy, message.policy)
-            seen = policy.configured_name
+            _obey(policy, message.orders)
+            seen = policy.orders()
         await asyncio.sleep(_POLL_S)
 
 
-def _switch(policy: ActivePolicy, name: str | None) -> None:
-    if name is None or name == policy.configured_name:
+def _obey(policy: ActivePolicy, orders: Orders | None) -> None:
+    if orders is None or orders == policy.orders():
         return
     try:
-        policy.switch(name)
+        policy.obey(orders)
     except PolicyError as error:
         _log.error(
-            "another front end was switched to %s, this one stays with %s: %s", name, policy.configured_name, error
+            "another front end was switched to %s, this one stays with %s: %s",
+            _text(orders),
+            _text(policy.orders()),
+            error,
         )
+
+
+def _text(orders: Orders) -> str:
+    rollout = orders.rollout
+    if rollout is None or rollout.ended is not None:
+        return orders.policy
+    return f"{orders.policy} and {rollout.policy} for {100 * rollout.share:.4g} %"
 
 
 def _received(line: socket.socket) -> Iterator[Message]:

@@ -21,6 +21,9 @@ from pointsman.edge.telemetry.histogram import ITL_BUCKETS_S, TTFT_BUCKETS_S, Hi
 MOST_ERRORS = 3
 """Decisions that a new policy may fail to make before it is rolled back. Each was made by the old one instead."""
 
+MAX_REASON_CHARACTERS = 400
+"""So that a reason fits into one message to other front ends."""
+
 _log = logging.getLogger("pointsman.serving")
 
 
@@ -107,6 +110,7 @@ class LiveRollout:
         """Roll back: the old policy decides all requests from now on. Does nothing where that is so already."""
         if not self.running:
             return
+        why = why[:MAX_REASON_CHARACTERS]
         self.order = msgspec.structs.replace(self.order, ended=why, ended_s=time.time())
         _log.warning(
             "rollout of %s at %.4g %% rolled back to %s after %d of its requests: %s",

@@ -13,7 +13,6 @@ from pointsman.edge.serving.rollout_order import RolloutOrder
 from pointsman.edge.serving.rollout_report import RolloutDocument, live_report, shadow_report
 from pointsman.edge.wire.errors import error_body
 
-MAX_REASON_CHARACTERS = 500
 DEFAULT_SHARE = Share(0.05)
 
 
@@ -69,7 +68,7 @@ class RolloutRoutes:
         rollout = self._policy.rollout
         if rollout is None:
             return _refused(404, "no rollout runs here")
-        rollout.end(wanted.reason[:MAX_REASON_CHARACTERS])
+        rollout.end(wanted.reason)
         return await self._get(request)
 
     def _changed(self, change: RolloutChange) -> RolloutOrder:

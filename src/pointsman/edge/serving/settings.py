@@ -18,7 +18,7 @@ from pointsman.edge.configuration.secret import secret_of_environment
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.prompts.hub_places import tokenizer_places
 from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
-from pointsman.edge.serving.rollout_order import RolloutOrder
+from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.serving.tls import engine_context, listen_context
 from pointsman.edge.traces.profile_file import load_profile
@@ -133,6 +133,11 @@ def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
         profile=node.profile,
         api_key=_api_key(node, environ),
     )
+
+
+def configured_orders(tree: ConfigTree) -> Orders:
+    """Who shall decide, by the configuration."""
+    return Orders(tree.routing.policy, _rollout(tree))
 
 
 def _rollout(tree: ConfigTree) -> RolloutOrder | None:
