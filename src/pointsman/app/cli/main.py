@@ -20,6 +20,7 @@ _VERBS = {
     "advise": "What to do with a workload and so many GPUs, in plain words.",
     "status": "What a running front end knows: workers, load, cache hits, reasons.",
     "policies": "The policies of a running front end; switch between them.",
+    "rollout": "A new policy for a share of the traffic: begin, watch, widen, roll back.",
     "trace": "Traces of traffic: statistics, made ones, parts and multiples.",
     "version": "The version.",
 }

@@ -6,9 +6,9 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from pointsman.app.cli.admin_client import DEFAULT_ADMIN_URL, NoFrontEndError, admin_url_option, call, front_ends
+from pointsman.app.cli.admin_client import DEFAULT_ADMIN_URL, NoFrontEndError, admin_url_option, call
+from pointsman.app.cli.everywhere import tell_all
 from pointsman.app.cli.output import json_option, write_json
-from pointsman.core.model.errors import EngineError
 from pointsman.edge.serving.policies import load_registry
 
 
@@ -58,28 +58,7 @@ def set_policy(name: str, admin_url: str) -> int:
     All front ends of one `serve --processes` are switched.
     """
     before = call("GET", admin_url, "/v1/policies", Policies).policy
-    first, *others = front_ends(admin_url)
-    _switch(first, name)
-    failed = [f"{url} ({error})" for url in others if (error := _trouble(url, name)) is not None]
-    count = len(others) + 1
-    if failed:
-        raise EngineError(
-            f"policy: {before} → {name} at {count - len(failed)} of {count} front ends, not at {'; '.join(failed)}. "
-            "One that is being started again comes back with it; ask with `pointsman policies list --admin-url URL`"
-        )
-    click.echo(f"policy: {before} → {name}" + (f" at {count} front ends" if others else ""))
+    change = f"policy: {before} → {name}"
+    _, where = tell_all("PUT", admin_url, "/v1/policy", Policies, {"policy": name}, change)
+    click.echo(f"{change}{where}")
     return 0
-
-
-def _switch(admin_url: str, name: str) -> None:
-    call("PUT", admin_url, "/v1/policy", Policies, {"policy": name})
-
-
-def _trouble(admin_url: str, name: str) -> str | None:
-    try:
-        _switch(admin_url, name)
-    except NoFrontEndError as error:
-        return error.reason
-    except EngineError as error:
-        return str(error)
-    return None

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pointsman.app.cli.rollout_table import print_rollout, print_shadows
 from pointsman.core.ledger.events import KvFeedState
 from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, TimesStatus, WorkerStatus
 
@@ -27,6 +28,9 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     for line in _kv_reasons(answer.workers):
         console.print(f"[yellow]{escape(line)}[/yellow]")
     console.print(_requests(answer.requests))
+    if answer.rollout is not None:
+        print_rollout(console, answer.rollout)
+    print_shadows(console, answer.shadows)
 
 
 def _models(models: dict[str, list[str]]) -> str:

@@ -45,8 +45,10 @@ class ShadowReport(msgspec.Struct):
     failed: int
     agreement: float | None
     """Part of its decisions that are those made."""
+    compared: int
+    """Decisions in which either policy predicts times."""
     predicted_saving_ms: float | None
-    """Mean over decisions in which either policy predicts times: how much less its choices would cost."""
+    """Mean over those: how much less its choices would cost."""
     decision_us: float | None
     """Mean time of a decision."""
 
@@ -127,6 +129,7 @@ def shadow_report(shadow: Shadow) -> ShadowReport:
         decisions=tally.decisions,
         failed=tally.failed,
         agreement=tally.agreed / tally.decisions if tally.decisions else None,
+        compared=tally.compared,
         predicted_saving_ms=tally.saved_ms / tally.compared if tally.compared else None,
         decision_us=1000 * tally.spent_ms / tries if tries else None,
     )
