@@ -1,0 +1,115 @@
+"""Why a request was slow: each cause is named when it was put in, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from pointsman.edge.decisions.facts import WorkerFacts
+from pointsman.edge.decisions.slow import StepTimes, slow_first_token, slow_sentence, slow_tokens
+from pointsman.edge.telemetry.decision_row import DecisionRow
+from support.decision_rows import WORKERS, candidate, ended
+
+TIMES = StepTimes(token_ms=0.1, queue_ms=0.0, times_others=1.0)
+OTHERS = [ended(number, WORKERS[number % 4]) for number in range(40)]
+"""All is well, at all workers."""
+
+
+def first(row: DecisionRow, around: list[DecisionRow], times: StepTimes | None = TIMES, *facts: WorkerFacts) -> str:
+    causes = slow_first_token(row, around, {fact.worker: fact for fact in facts}, times)
+    total = sum(cause.ms for cause in causes)
+    assert total == pytest.approx(row.first_token_ms or 0.0), "the parts are the whole"
+    return causes[0].kind
+
+
+def slow(**fields: object) -> DecisionRow:
+    return ended(41, **({"first_token_ms": 400.0, "ttft_ms": 400.0} | fields))
+
+
+def test_a_worker_that_turned_slow() -> None:
+    around = [ended(n, w, **({"ttft_ms": 400.0, "itl_ms": 40.0} if w == "a/0" else {}))
+              for n, w in enumerate(WORKERS * 10)]  # fmt: skip
+    row = slow(itl_ms=40.0)
+    causes = slow_first_token(row, around, {}, TIMES)
+    assert (causes[0].kind, causes[0].ms) == ("slow_worker", pytest.approx(300))
+    assert slow_sentence(row, causes) == (
+        "its first token came after 400 ms: 300 ms because a/0 takes 4.0 times as long as the others and 100 ms "
+        "because 1,000 of its 1,000 prompt tokens had to be computed"
+    )
+    assert slow_tokens(row, around, {}, TIMES)[0].kind == "slow_worker"
+
+
+def test_a_worker_known_to_be_slow() -> None:
+    """Predictions have learned it, so they are right: what was predicted says it."""
+    row = slow(predicted_ttft_ms=400.0, predicted_tpot_ms=40.0, itl_ms=40.0)
+    assert first(row, OTHERS, StepTimes(0.4, 0.0, 4.0)) == "slow_worker"
+    assert slow_tokens(row, OTHERS, {}, StepTimes(0.4, 0.0, 4.0))[0].kind == "slow_worker"
+
+
+def test_a_worker_learned_to_be_slow_since() -> None:
+    assert first(slow(), OTHERS, TIMES, WorkerFacts("a/0", factor=4.0)) == "slow_worker"
+    quick = ended(41, first_token_ms=100.0)
+    assert first(quick, OTHERS, TIMES, WorkerFacts("a/0", factor=4.0)) == "prompt", "it was not slow then"
+
+
+def test_cached_tokens_that_were_not_there() -> None:
+    candidates = [candidate("a/0", cached=4000), candidate("b/0")]
+    row = slow(prompt_tokens=4000, cached=4000, cached_reported=0, exact=True, candidates=candidates)
+    assert first(row, OTHERS) == "lost_cache"
+    partial = WorkerFacts("a/0", kv_state="partial", kv_reason="12 batches were lost")
+    text = slow_sentence(row, slow_first_token(row, OTHERS, {"a/0": partial}, TIMES))
+    assert "4,000 tokens thought cached at a/0 were not there (its KV events are partial: 12 batches were lost)" in text
+
+
+def test_what_a_worker_held_was_not_known() -> None:
+    """Its events were lost: the conversation went on elsewhere, and was computed anew."""
+    keys = list(range(1, 300))
+    turn = ended(30, "b/0", blocks=keys[:240], prompt_tokens=3840)
+    row = slow(blocks=keys[:250], prompt_tokens=4000, cached_reported=0)
+    partial = WorkerFacts("b/0", kv_state="partial", kv_reason="events stopped")
+    causes = slow_first_token(row, [*OTHERS, turn], {"b/0": partial}, TIMES)
+    assert causes[0].kind == "unknown_cache"
+    assert causes[0].text == (
+        "3,824 tokens of it were computed at b/0 before, for r30, and not known to be cached (KV events of b/0 are "
+        "partial: events stopped)"
+    )
+
+
+def test_what_was_known_and_left_where_it_is_is_no_loss() -> None:
+    keys = list(range(1, 300))
+    turn = ended(30, "b/0", blocks=keys[:240], prompt_tokens=3840)
+    candidates = [candidate("a/0"), candidate("b/0", 900.0, cached=3840)]
+    row = slow(blocks=keys[:250], prompt_tokens=4000, cached_reported=0, candidates=candidates)
+    assert first(row, [*OTHERS, turn]) == "prompt"
+
+
+def test_a_long_prompt() -> None:
+    assert first(slow(prompt_tokens=4000, predicted_ttft_ms=400.0), OTHERS) == "prompt"
+
+
+def test_a_queue_that_was_foreseen() -> None:
+    assert first(slow(predicted_ttft_ms=400.0), OTHERS, StepTimes(0.1, 300.0, 1.0)) == "queue"
+
+
+def test_a_wait_that_nobody_foresaw() -> None:
+    fact = WorkerFacts("a/0", foreign=7)
+    assert first(slow(), OTHERS, TIMES, fact) == "waiting"
+    assert "7 requests of others" in slow_sentence(slow(), slow_first_token(slow(), OTHERS, {"a/0": fact}, TIMES))
+
+
+def test_attempts_that_failed() -> None:
+    row = slow(dispatched_ms=300.0, ttft_ms=100.0, attempts=2)
+    assert first(row, OTHERS) == "tries"
+
+
+def test_nothing_came_or_nobody_took_it() -> None:
+    assert slow_first_token(ended(1, first_token_ms=None), OTHERS, {}, TIMES) == []
+    assert slow_first_token(ended(1, None), OTHERS, {}, TIMES) == []
+    assert slow_tokens(ended(1, itl_ms=None), OTHERS, {}, TIMES) == []
+    assert slow_sentence(ended(1), []) == ""
+
+
+def test_without_the_state_the_requests_around_tell_how_long_a_token_takes() -> None:
+    assert first(slow(prompt_tokens=4000, predicted_ttft_ms=400.0), OTHERS, None) == "prompt"
+    candidates = [candidate("a/0", cached=4000), candidate("b/0")]
+    row = slow(prompt_tokens=4000, cached=4000, cached_reported=0, candidates=candidates)
+    assert first(row, OTHERS, None) == "lost_cache"
