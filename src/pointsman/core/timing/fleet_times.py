@@ -50,6 +50,23 @@ class FleetTimes(Mapping[str, WorkerTimes]):
         self._otherwise = otherwise
         self._rows: dict[tuple[str, ...], TimeRows] = {}
 
+    @classmethod
+    def of_rows(cls, workers: tuple[str, ...], rows: TimeRows) -> FleetTimes:
+        """From recorded arrays, which are those of these workers again; by worker only where something is known."""
+        arrays = (rows.a, rows.b, rows.c, rows.d, rows.q, rows.overhead_ms)
+        ratios = (rows.step_p50, rows.step_p90, rows.ttft_p50, rows.ttft_p90)
+        numbers = np.array([*arrays, *ratios], dtype=np.float64).T.tolist()
+        times = {
+            worker: WorkerTimes(StepCoefficients(a, b, 1000 * c, d, q), overhead, (s50, s90), (t50, t90))
+            for worker, known, (a, b, c, d, q, overhead, s50, s90, t50, t90) in zip(
+                workers, rows.known.tolist(), numbers, strict=True
+            )
+            if known
+        }
+        made = cls(times)
+        made._rows[workers] = rows
+        return made
+
     def __getitem__(self, worker: str) -> WorkerTimes:
         return self._times[worker]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -13,7 +14,8 @@ MARK = "pointsman_decisions"
 KEY_BITS = 48
 """Of a block's key are kept: two of a million different blocks are the same with a chance of 1 in 500."""
 KEY_CHARACTERS = KEY_BITS // 6
-MOST_CANDIDATES = 8
+MOST_CANDIDATES = 32
+"""In a row of the log; the admin port tells all of them."""
 
 
 class Header(msgspec.Struct):
@@ -41,22 +43,24 @@ class LoggedCandidate(msgspec.Struct, omit_defaults=True):
 
 
 class DecisionRow(msgspec.Struct, omit_defaults=True):
-    """One request that ended."""
+    """One request, as the log has it once it ended, and the admin port before, too."""
 
     id: str
     at_ms: float
     """When it arrived, ms since 1970."""
     model: str
     status: str
-    """finished, refused (by the engine), failed, cancelled (the client left)."""
+    """finished, refused (by the engine), failed, cancelled (the client left); running: it has not ended."""
     http: int
-    """Status that the client got; 499: it left first."""
+    """Status that the client got; 499: it left first; 0: none yet."""
     prompt_tokens: int
     prompt_from: str
     """Who says so: engine, tokenizer or estimate (from its length)."""
     output_tokens: int = 0
     """As the engine says, else events of the stream that came."""
     prompt_bytes: int = 0
+    client: str | None = None
+    """Hash of the `x-request-id` that the client gave: see `hashed`."""
     tenant: str | None = None
     session: str | None = None
     """Hash of the route key."""
@@ -82,12 +86,16 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     workers: int = 0
     """Candidates in all."""
     candidates: list[LoggedCandidate] = []
-    """The best of them."""
+    """The best of them, then those that were excluded."""
+    excluded: dict[str, int] = {}
+    """How many of all were excluded, by reason."""
     note: str | None = None
     guards_lifted: bool = False
     """The operator's guards would have left nobody."""
     arm: str | None = None
     """Of a rollout: base or trial."""
+    shadows: dict[str, str | None] = {}
+    """What policies that decided in the shadow would have chosen."""
     predicted_ttft_ms: float | None = None
     """When it was decided, from then on."""
     predicted_tpot_ms: float | None = None
@@ -95,12 +103,25 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     """What came true of the first, from the decision on; None where nothing came."""
     itl_ms: float | None = None
     """Mean time between its tokens."""
+    gap_ms: float | None = None
+    """Longest time between two pieces of its stream."""
+    slo_missed: list[str] = []
+    """Promised times that were not kept: ttft, tpot."""
     attempts: int = 1
     dispatched_ms: float | None = None
     """From its arrival, as the next two."""
     first_token_ms: float | None = None
     last_token_ms: float | None = None
     """Of an answer that is not streamed: when it came."""
+    sample: float = 1.0
+    """Chance with which such a request is written."""
+    state: str = ""
+    """All that the policy was given, packed: see edge/decisions/state.py."""
+
+
+def hashed(text: str) -> str:
+    """What stands for an id or key of a client, which is not told itself: 16 hexadecimal digits."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def pack_keys(keys: Sequence[int]) -> str:
