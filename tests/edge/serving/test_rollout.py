@@ -254,6 +254,7 @@ def active(**settings: Any) -> ActivePolicy:
     [
         ({"rollout": RolloutOrder("best", 0.5, By.REQUEST)}, "routing.rollout: unknown policy 'best'"),
         ({"rollout": RolloutOrder("first", 0.5, By.REQUEST)}, "first decides already"),
+        ({"rollout": RolloutOrder("first", 0.5, By.REQUEST)}, r"routing.rollout: .*\(policy first\); name another one"),
         ({"rollout": RolloutOrder("last", 0.5, By.SESSION)}, "routing.rollout: a rollout by session needs routing.rou"),
         ({"shadow": ("best",)}, "routing.shadow: unknown policy 'best'"),
     ],
@@ -305,3 +306,12 @@ def test_front_ends_take_over_what_another_one_was_told() -> None:
 
 def test_several_watchers_share_the_chance_of_a_false_alarm() -> None:
     assert active(rollout=HALF, watchers=4).rollout.alpha == pytest.approx(0.05 / 4)  # type: ignore[union-attr]
+
+
+def test_what_auto_leaves_all_decisions_to_needs_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = active(rollout=HALF)
+    monkeypatch.setattr(one, "in_force", lambda any_exact: "last")
+    with pytest.raises(PolicyError, match=r"the policy last decides already \(policy first\)"):
+        one.roll_out(HALF)
+    one.switch("random")
+    assert one.rollout is None  # complete

@@ -121,7 +121,7 @@ class ActivePolicy:
         rollout = self.rollout
         if rollout is None:
             return
-        if rollout.order.policy == name:
+        if self._already(rollout.order.policy):
             _log.info("rollout of %s: it decides all requests now", name)
             self.rollout = None
         else:
@@ -159,7 +159,15 @@ class ActivePolicy:
     def _made(self, order: RolloutOrder, where: str = "") -> LiveRollout:
         if order.by is By.SESSION and not self._has_route_key:
             raise PolicyError(f"{where}a rollout by session needs routing.route_key in the configuration")
+        if self._already(order.policy):
+            raise PolicyError(
+                f"{where}the policy {order.policy} decides already (policy {self.configured_name}); name another one"
+            )
         return LiveRollout(self.policy, self._usable(order.policy, where), order, watchers=self._watchers)
+
+    def _already(self, name: str) -> bool:
+        """Whether it is the base policy, or all that `auto` ever leaves decisions to."""
+        return name == self.configured_name or {self.in_force(True), self.in_force(False)} == {name}
 
     def _usable(self, name: str, where: str = "") -> Policy:
         try:
