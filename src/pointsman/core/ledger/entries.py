@@ -42,6 +42,8 @@ class WorkerEntry:
     flights: dict[str, Flight] = field(default_factory=dict)
     """Requests that are there."""
     draining: str | None = None
+    was_ready: bool = False
+    """Its process could be used before."""
     gone: bool = False
     kv_use: float | None = None
     metrics_ms: float | None = None

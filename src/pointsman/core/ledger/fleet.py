@@ -20,11 +20,13 @@ from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
-from pointsman.core.model.view import Column, Exclusion, FleetView
+from pointsman.core.model.view import NOT_ZERO, Column, Exclusion, FleetView
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
 
 METRICS_BELIEVED_MS = 30_000.0
 """An engine's load is unknown when its last reading is older than that: several readings in a row failed."""
+START_MS = 5_000.0
+"""Workers that can be used so soon after the first one were there before the front end was."""
 
 
 class Fleet:
@@ -43,6 +45,7 @@ class Fleet:
         self.caches = Caches(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
         self._entries: dict[WorkerId, WorkerEntry] = {}
         self._groups = ModelGroups()
+        self._first_ready_ms: float | None = None
 
     # ---- membership
 
@@ -162,14 +165,38 @@ class Fleet:
         before = entry.health.status
         entry.health.probed(event.reachable, event.ready, event.reason, event.at_ms)
         if entry.health.status is Exclusion.UNREACHABLE and before is not Exclusion.UNREACHABLE:
-            self.caches.emptied(entry.slot)
+            self._process_lost(entry)
+        elif entry.health.status is Exclusion.NONE and not entry.was_ready:
+            self._ready(entry, event.at_ms)
         self._write_exclusion(entry)
+
+    def _ready(self, entry: WorkerEntry, at_ms: float) -> None:
+        """Its process can be used for the first time."""
+        entry.was_ready = True
+        if self._first_ready_ms is None:
+            self._first_ready_ms = at_ms
+        if at_ms - self._first_ready_ms > START_MS:
+            self.table.cells[Column.JOINED_MS, entry.slot] = round(at_ms)
+
+    def _process_lost(self, entry: WorkerEntry) -> None:
+        """Its cache is gone with it; when it can be used again it is as good as a new one."""
+        entry.was_ready = False
+        self.caches.emptied(entry.slot)
+        self.table.cells[Column.JOINED_MS, entry.slot] = NOT_ZERO[Column.JOINED_MS]
+
+    def gpu_read(self, event: ev.GpuRead) -> None:
+        """How busy its GPUs are, or that nobody knows any more."""
+        entry = self.entry(event.worker)
+        unknown = NOT_ZERO[Column.GPU_USE_PERMILLE]
+        self.table.cells[Column.GPU_USE_PERMILLE, entry.slot] = (
+            unknown if event.use is None else round(1000 * event.use)
+        )
 
     def refused(self, entry: WorkerEntry, reason: str, at_ms: float) -> None:
         """Nobody listens there any more, so its cache is gone too."""
         entry.health.refused(reason, at_ms)
         if not entry.gone:
-            self.caches.emptied(entry.slot)
+            self._process_lost(entry)
             self._write_exclusion(entry)
 
     def metrics_read(self, entry: WorkerEntry, event: ev.MetricsRead, bytes_per_token: float) -> None:
@@ -268,6 +295,10 @@ class Fleet:
         cells[Column.KV_CAPACITY_TOKENS, slot] = spec.kv_capacity_tokens or 0
         cells[Column.CONTEXT_TOKENS, slot] = spec.max_context_tokens or 0
         cells[Column.QUEUE_LIMIT, slot] = spec.queue_depth_threshold or 0
+        cells[Column.WEIGHT_PERMILLE, slot] = max(1, round(1000 * spec.weight))
+        cells[Column.CAP, slot] = spec.max_in_flight or 0
+        cells[Column.MAX_SEQUENCES, slot] = spec.max_batch_size or 0
+        cells[Column.TOPOLOGY_DISTANCE, slot] = spec.topology_distance
 
     def _write_exclusion(self, entry: WorkerEntry) -> None:
         status = entry.health.status

@@ -22,11 +22,11 @@ from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.step import StepCoefficients
-from pointsman.core.timing.worker_times import WorkerTimes
 
 DEFAULT_PREFIX_TTL_MS = 3_600_000.0
-_NO_TIMES: Mapping[str, WorkerTimes] = {}
+_NO_TIMES = FleetTimes({})
 _MOST_UNREPORTED_TOKENS = 64
 """Tokens that can be new at the end of an answer of which some were reported; more: it came in larger pieces."""
 
@@ -63,6 +63,7 @@ class Ledger:
             ev.WorkerLeft: self._fleet.left,
             ev.HealthRead: self._fleet.health_read,
             ev.MetricsRead: self._metrics_read,
+            ev.GpuRead: self._fleet.gpu_read,
             ev.KvFeedChanged: self._fleet.kv_event,
             ev.KvChecked: self._fleet.kv_event,
             ev.BlocksStored: self._fleet.kv_event,
@@ -148,7 +149,7 @@ class Ledger:
         return self._waiting
 
     @property
-    def timing(self) -> Mapping[str, WorkerTimes]:
+    def timing(self) -> FleetTimes:
         """Learned step times of workers of which something is known. It is not changed later."""
         return _NO_TIMES if self._times is None else self._times.timing
 
@@ -197,6 +198,7 @@ class Ledger:
         cells[Column.RUNNING, entry.slot] += flight.sequences
         cells[Column.PREFILL_TOKENS, entry.slot] += flight.prefill_tokens
         cells[Column.KV_TOKENS, entry.slot] += flight.kv_tokens
+        cells[Column.WAITING_FIRST, entry.slot] += 1
         cells[Column.LAST_DISPATCH, entry.slot] = self._sequence
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] += 1
@@ -208,7 +210,9 @@ class Ledger:
         if flight.started:
             raise LedgerError(f"request {event.request_id} had its first token already")
         flight.started = True
-        self._fleet.table.cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
+        cells = self._fleet.table.cells
+        cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
+        cells[Column.WAITING_FIRST, entry.slot] -= 1
         flight.prefill_tokens = 0
         entry.health.token_seen(event.at_ms)
         if entry.watch is not None and flight.request.streamed:
@@ -293,6 +297,8 @@ class Ledger:
         cells[Column.RUNNING, entry.slot] -= flight.sequences
         cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
         cells[Column.KV_TOKENS, entry.slot] -= flight.kv_tokens
+        if not flight.started:
+            cells[Column.WAITING_FIRST, entry.slot] -= 1
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] -= 1
         flight.prefill_tokens = flight.kv_tokens = flight.sequences = 0

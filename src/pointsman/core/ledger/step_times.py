@@ -15,13 +15,13 @@ from pointsman.core.ledger.entries import Flight, WorkerEntry
 from pointsman.core.ledger.snapshot import TimesSnapshot
 from pointsman.core.ledger.watch import InFlight, Watch
 from pointsman.core.model.worker import Role, WorkerSpec
+from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.interval import Interval
 from pointsman.core.timing.observer import ObservedLoad
 from pointsman.core.timing.online import LearnedTimes
 from pointsman.core.timing.prediction import Load
 from pointsman.core.timing.profiles import profile
 from pointsman.core.timing.step import StepCoefficients
-from pointsman.core.timing.worker_times import WorkerTimes
 
 _EVENTS_A_TICK = 2_048
 """Of all workers together, shared alike."""
@@ -46,10 +46,10 @@ class StepTimes:
         self._learned = LearnedTimes({})
         self._first: dict[str, list[tuple[str, Interval]]] = {}
         """Of classes that nothing is known of yet."""
-        self._timing: dict[str, WorkerTimes] = {}
+        self._timing = FleetTimes({})
 
     @property
-    def timing(self) -> Mapping[str, WorkerTimes]:
+    def timing(self) -> FleetTimes:
         """As of the last tick, of workers of which something is known. Never changed: a new one takes its place."""
         return self._timing
 
@@ -80,7 +80,7 @@ class StepTimes:
             # Learned from later they would make it a member of its class for ever.
             self._first[entry.worker_class] = [one for one in first if one[0] != entry.id]
         if entry.id in self._timing:
-            self._timing = {worker: times for worker, times in self._timing.items() if worker != entry.id}
+            self._timing = FleetTimes({worker: times for worker, times in self._timing.items() if worker != entry.id})
 
     def _class_of(self, spec: WorkerSpec) -> str:
         name = class_name(spec)
@@ -107,7 +107,7 @@ class StepTimes:
             self._learn(name, intervals_of, sizes[name], entries)
         if found:
             times = ((entry.id, self._learned.times(entry.id)) for entry in entries)
-            self._timing = {worker: known for worker, known in times if known is not None}
+            self._timing = FleetTimes({worker: known for worker, known in times if known is not None})
 
     def _replayed(self, entry: WorkerEntry, limit: int, at_ms: float) -> list[Interval]:
         watch = entry.watch
@@ -145,7 +145,7 @@ class StepTimes:
     def _tell(self, worker: str) -> None:
         times = self._learned.times(worker)
         if times is not None:
-            self._timing = {**self._timing, worker: times}
+            self._timing = FleetTimes({**self._timing, worker: times})
 
     # ---- to show
 

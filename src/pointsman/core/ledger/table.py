@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pointsman.core.model.view import Column
+from pointsman.core.model.view import NOT_ZERO, Column
 
 _FIRST_SLOTS = 16
 
@@ -18,11 +18,13 @@ class FleetTable:
         self._free = list(range(_FIRST_SLOTS - 1, -1, -1))
 
     def take_slot(self) -> int:
-        """A slot with all numbers zero."""
+        """A slot with the numbers of a worker of which nothing is known."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self.cells[:, slot] = 0
+        for column, value in NOT_ZERO.items():
+            self.cells[column, slot] = value
         return slot
 
     def give_back(self, slot: int) -> None:

@@ -96,7 +96,7 @@ class Column(enum.IntEnum):
     WEIGHT_PERMILLE = 18
     """1000: an ordinary one; 2000: should get twice as much as that."""
     CAP = 19
-    """Most requests of ours at once; 0 = no cap."""
+    """RUNNING from which on it gets no more; 0 = no cap."""
     ADAPTER_MISSING = 20
     """1: it would have to load the request's LoRA adapter first."""
     GPU_USE_PERMILLE = 21
@@ -113,6 +113,10 @@ class Column(enum.IntEnum):
     """Requests of ours that wait there for a first token that was promised by some time."""
     SLO_DUE_MS = 27
     """Sum of the times, on the ledger's clock, by which these were promised."""
+
+
+NOT_ZERO = {Column.WEIGHT_PERMILLE: 1000, Column.GPU_USE_PERMILLE: -1, Column.JOINED_MS: -1}
+"""Values of a worker of which nothing is known, where they are not 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ class FleetView:
     def of(cls, workers: Sequence[str], **columns: Sequence[int]) -> FleetView:
         """A view from plain lists, for tests and experiments: `FleetView.of(["a/0", "b/0"], running=[1, 2])`."""
         table = np.zeros((len(Column), len(workers)), dtype=np.int64)
+        for column, value in NOT_ZERO.items():
+            table[column] = value
         for name, values in columns.items():
             table[Column[name.upper()]] = values
         return cls(tuple(WorkerId(w) for w in workers), table)
