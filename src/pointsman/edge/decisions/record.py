@@ -1,0 +1,201 @@
+"""DecisionRecord: one request from its decision to its end. The request path writes references into it, no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pointsman.core.model.blocks import BlockKeys, BlockUnit
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column
+from pointsman.core.timing.fleet_times import TimeRows
+from pointsman.edge.decisions.candidates import exclusions, logged_candidates
+from pointsman.edge.decisions.predicted import predicted_times
+from pointsman.edge.decisions.state import pack_state
+from pointsman.edge.telemetry.decision_row import MOST_CANDIDATES, DecisionRow, hashed, pack_keys
+from pointsman.edge.wire.usage import Usage
+
+RUNNING = "running"
+STATUSES = (RUNNING, "finished", "refused", "failed", "cancelled")
+_BYTES_EACH = 2_500
+"""Objects of one record and its request, without what grows with workers or blocks."""
+_BYTES_A_KEY = 40
+_BYTES_A_WORKER_OF_TIMES = 81
+
+
+@dataclass(slots=True, eq=False)
+class DecisionRecord:
+    """Times are on the front end's clock, in ms, but for `arrived_epoch_ms`. What it refers to is never changed."""
+
+    request: Request
+    arrived_epoch_ms: float
+    """Since 1970."""
+    seed: int
+    """Of the front end's random numbers."""
+    client_id: bytes | None = None
+    """What the client calls it; told to nobody."""
+    decision: Decision | None = None
+    """The last one."""
+    times: TimeRows | None = None
+    """Step times that it was made with."""
+    arm: str | None = None
+    shadows: dict[str, str | None] = field(default_factory=dict)
+    attempts: int = 0
+    dispatched_ms: float | None = None
+    status: str = RUNNING
+    http: int = 0
+    first_ms: float | None = None
+    last_ms: float | None = None
+    gap_ms: float | None = None
+    usage: Usage | None = None
+    events: int = 0
+    ttft_ms: float | None = None
+    """From the decision on."""
+    itl_ms: float | None = None
+    predicted_ttft_ms: float | None = None
+    predicted_tpot_ms: float | None = None
+    size_bytes: int = 0
+    """About what it holds, shared parts counted whole."""
+
+    def conclude(self) -> None:
+        """Once it has ended: what it is searched by, and its size. A few microseconds."""
+        decision, times = self.decision, self.times
+        if decision is not None and times is not None:
+            self.predicted_ttft_ms, self.predicted_tpot_ms = predicted_times(self.request, decision, times)
+        if self.first_ms is not None and self.dispatched_ms is not None:
+            self.ttft_ms = self.first_ms - self.dispatched_ms
+        self.itl_ms = self._itl_ms()
+        self.size_bytes = self._size_bytes()
+
+    # ---- what it is searched by
+
+    @property
+    def arrived_ttft_ms(self) -> float | None:
+        """From its arrival to its first token."""
+        return None if self.first_ms is None else self.first_ms - self.request.arrival_ms
+
+    @property
+    def e2e_ms(self) -> float | None:
+        """From its arrival to its end; None while it runs, or if nothing came."""
+        return None if self.last_ms is None else self.last_ms - self.request.arrival_ms
+
+    @property
+    def error_ms(self) -> float | None:
+        """By how much its time to the first token, from the decision on, was predicted wrongly."""
+        if self.ttft_ms is None or self.predicted_ttft_ms is None:
+            return None
+        return abs(self.ttft_ms - self.predicted_ttft_ms)
+
+    def missed(self) -> list[str]:
+        """Promised times that were not kept. What never got a first token was late, unless its client left."""
+        slo, missed = self.request.slo, []
+        if slo is None or self.status == RUNNING:
+            return missed
+        first = self.arrived_ttft_ms
+        if slo.ttft_ms is not None and (self.status == "failed" if first is None else first > slo.ttft_ms):
+            missed.append("ttft")
+        if slo.tpot_ms is not None and self.itl_ms is not None and self.itl_ms > slo.tpot_ms:
+            missed.append("tpot")
+        return missed
+
+    # ---- for people and files
+
+    def row(self, most_candidates: int | None = MOST_CANDIDATES, *, state: bool = False) -> DecisionRow:
+        """The row. Costs up to some tenths of a millisecond, so it is made on demand or beside the event loop."""
+        request, usage = self.request, self.usage
+        keys = _keys(request)
+        row = DecisionRow(
+            id=request.id,
+            at_ms=round(self.arrived_epoch_ms, 3),
+            model=request.model,
+            status=self.status,
+            http=self.http,
+            prompt_tokens=request.prompt_tokens,
+            prompt_from="tokenizer" if request.token_blocks else "estimate",
+            output_tokens=self.events,
+            prompt_bytes=request.blocks.length if request.blocks.unit is BlockUnit.BYTES else 0,
+            client=None if self.client_id is None else hashed(self.client_id.decode("latin-1")),
+            tenant=request.tenant,
+            session=request.route_key,
+            sequences=request.sequences,
+            streamed=request.streamed,
+            block_unit=str(keys.unit) if keys.keys else "",
+            block_size=keys.block_size if keys.keys else 0,
+            blocks=pack_keys(keys.keys),
+            arm=self.arm,
+            shadows=self.shadows,
+            predicted_ttft_ms=_rounded(self.predicted_ttft_ms),
+            predicted_tpot_ms=_rounded(self.predicted_tpot_ms),
+            ttft_ms=_rounded(self.ttft_ms),
+            itl_ms=_rounded(self.itl_ms),
+            gap_ms=_rounded(self.gap_ms),
+            slo_missed=self.missed(),
+            attempts=self.attempts,
+            dispatched_ms=self._after(self.dispatched_ms),
+            first_token_ms=self._after(self.first_ms),
+            last_token_ms=self._after(self.last_ms),
+        )
+        if usage is not None:
+            if usage.prompt_tokens is not None:
+                row.prompt_tokens, row.prompt_from = usage.prompt_tokens, "engine"
+            if usage.completion_tokens is not None:
+                row.output_tokens = usage.completion_tokens
+            row.cached_reported = usage.cached_tokens
+        if self.decision is not None:
+            _add_decision(row, self.decision, most_candidates)
+            if state:
+                row.state = self.packed_state()
+        return row
+
+    def packed_state(self) -> str:
+        """All that the policy was given; empty where nothing was decided."""
+        if self.decision is None or self.times is None:
+            return ""
+        return pack_state(self.request, self.decision, self.times, self.decision.at_ms, self.seed)
+
+    def _after(self, at_ms: float | None) -> float | None:
+        return None if at_ms is None else round(at_ms - self.request.arrival_ms, 3)
+
+    def _itl_ms(self) -> float | None:
+        """By the tokens that the engine counted, as pieces of a stream may hold several; else by its pieces."""
+        if self.first_ms is None or self.last_ms is None:
+            return None
+        counted = None if self.usage is None else self.usage.completion_tokens
+        steps = (counted / self.request.sequences if counted else self.events) - 1
+        return (self.last_ms - self.first_ms) / steps if steps >= 1 else None
+
+    def _size_bytes(self) -> int:
+        request, decision = self.request, self.decision
+        keys = len(request.blocks.keys) + sum(len(blocks.keys) for blocks in request.token_blocks.values())
+        size = _BYTES_EACH + _BYTES_A_KEY * keys
+        if decision is not None:
+            size += decision.view.table.nbytes + decision.scores.nbytes
+            size += sum(values.nbytes for values in decision.terms.values())
+            size += _BYTES_A_WORKER_OF_TIMES * len(decision.view)
+        return size
+
+
+def _add_decision(row: DecisionRow, decision: Decision, most_candidates: int | None) -> None:
+    view = decision.view
+    row.policy, row.worker, row.unit, row.note = decision.policy, decision.worker, decision.unit, decision.note
+    row.workers = len(view)
+    row.candidates = logged_candidates(decision, most_candidates)
+    row.excluded = exclusions(decision)
+    row.guards_lifted = view.guards_lifted
+    runner_up = decision.runner_up()
+    if runner_up is not None:
+        row.runner_up, row.margin = runner_up[0], round(runner_up[1], 6)
+    chosen = decision.chosen_row
+    if chosen is not None:
+        row.cached, row.exact = int(view.table[Column.CACHED_TOKENS, chosen]), bool(view.table[Column.EXACT, chosen])
+
+
+def _keys(request: Request) -> BlockKeys:
+    """Of tokens where the prompt was tokenized, the same way for all rows: the smallest blocks."""
+    if not request.token_blocks:
+        return request.blocks
+    return request.token_blocks[min(request.token_blocks, key=lambda spec: (spec.block_size_tokens, spec.bigram))]
+
+
+def _rounded(ms: float | None) -> float | None:
+    return None if ms is None else round(ms, 3)
