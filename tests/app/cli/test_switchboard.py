@@ -9,11 +9,15 @@ from contextlib import suppress
 
 import pytest
 
+from pointsman.app.cli.processes import _without_rollout
 from pointsman.app.cli.switchboard import Message, Switchboard, follow
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.trials.arms import By
+from pointsman.edge.configuration.loader import load_text
+from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
+from pointsman.edge.serving.settings import configured_orders
 
 
 class Office:
@@ -145,3 +149,11 @@ async def test_a_roll_back_at_two_at_once_ends_with_one_reason(office: Office) -
         one.rollout.end(reason)
     await office.until(lambda: office.board.orders.rollout != RolloutOrder("random", 0.05, By.REQUEST))
     await office.until(office.all_agree)
+
+
+def test_a_front_end_that_is_started_again_takes_what_is_in_force_not_what_the_file_says() -> None:
+    tree = load_text("routing: {policy: prefix, rollout: {policy: kv}, shadow: [random]}", "c.yaml", ConfigTree)
+    assert configured_orders(tree) == Orders("prefix", RolloutOrder("kv", 0.05, By.REQUEST))
+    for policy in ("kv", "random"):  # by now of all: the file alone would be refused
+        routing = _without_rollout(tree, policy).routing
+        assert (routing.policy, routing.rollout, policy in routing.shadow) == (policy, None, False)
