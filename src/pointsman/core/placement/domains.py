@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.core.placement.cluster import Node
-from pointsman.core.placement.topology import NODE_LEVEL, Topology
+from pointsman.core.placement.topology import Topology
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -84,6 +84,3 @@ def _parents(below: Ints, above: Ints, count: int) -> Ints:
     found = np.zeros(count, dtype=np.int64)
     found[below] = above
     return found
-
-
-__all__ = ["NODE_LEVEL", "Domains", "domains_of"]

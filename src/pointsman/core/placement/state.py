@@ -16,6 +16,7 @@ from pointsman.core.placement.cluster import Cluster, ForeignPod, Node
 from pointsman.core.placement.domains import Bools, Domains, Ints, domains_of
 from pointsman.core.placement.plan import Placement
 from pointsman.core.placement.resources import WHOLE_GPU_MILLI
+from pointsman.core.placement.suitability import Suitability
 from pointsman.core.placement.topology import Topology
 
 NO_DEVICE = -1
@@ -38,6 +39,7 @@ class ClusterState:
     ready: Bools
     placements: Mapping[str, Placement]
     """Our gangs, by name."""
+    suitability: Suitability
     overcommitted: tuple[str, ...] = ()
     """Nodes whose foreign pods ask for more than there is: nothing of that is free."""
 
@@ -73,6 +75,7 @@ class ClusterState:
             up=ready & ~np.array([node.cordoned for node in nodes], dtype=np.bool_),
             ready=ready,
             placements=MappingProxyType({}),
+            suitability=Suitability(nodes),
             overcommitted=tuple(node.name for node in nodes if node.name in over),
         )
 

@@ -1,0 +1,68 @@
+"""Suitability: which nodes a role's pods may go to at all, whatever is free there, and why not to the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pointsman.core.placement.cluster import PREFER_NO_SCHEDULE, Node
+from pointsman.core.placement.domains import Bools
+from pointsman.core.placement.gang import RoleGroup
+
+
+@dataclass(frozen=True)
+class Suitability:
+    """Answers for a set of nodes; each kind of question is worked out once and remembered."""
+
+    nodes: Sequence[Node]
+    _known: dict[object, Bools] = field(default_factory=dict, repr=False)
+
+    def of(self, group: RoleGroup) -> Bools:
+        """By node: whether selector, GPU kind and taints let the role in. Cordons and readiness are the state's."""
+        key = (
+            tuple(sorted((label, values) for label, values in group.selector.items())),
+            group.gpu_kinds,
+            group.tolerations,
+        )
+        found = self._known.get(key)
+        if found is None:
+            found = np.fromiter((_obstacle(node, group) is None for node in self.nodes), np.bool_, len(self.nodes))
+            found.setflags(write=False)
+            self._known[key] = found
+        return found
+
+    def obstacles(self, group: RoleGroup) -> Counter[str]:
+        """Why nodes will not do for a role even if they were empty and up → how many; the others are not counted."""
+        found: Counter[str] = Counter()
+        for node in self.nodes:
+            obstacle = _obstacle(node, group) or _too_small(node, group)
+            if obstacle:
+                found[obstacle] += 1
+        return found
+
+
+def _obstacle(node: Node, group: RoleGroup) -> str | None:
+    for label, values in group.selector.items():
+        have = node.labels.get(label)
+        if have is None or (values and have not in values):
+            return f"label {label} is not {' or '.join(values) or 'there'}"
+    if group.gpu_kinds and node.gpu_kind not in group.gpu_kinds:
+        return f"GPU is not {' or '.join(group.gpu_kinds)}"
+    for taint in node.taints:
+        if taint.effect != PREFER_NO_SCHEDULE and not any(each.tolerates(taint) for each in group.tolerations):
+            return f"taint {taint}"
+    return None
+
+
+def _too_small(node: Node, group: RoleGroup) -> str | None:
+    asks = group.requests
+    if asks.gpu_milli > node.gpus * 1000:
+        return f"fewer than {asks.gpus:g} GPUs"
+    if asks.cpu_milli > node.cpu_milli:
+        return f"less than {asks.cpu_milli / 1000:g} CPUs"
+    if asks.memory_bytes > node.memory_bytes:
+        return f"less than {asks.memory_bytes / 2**30:.4g} GiB of memory"
+    return None
