@@ -78,7 +78,8 @@ def judge(changes: Iterable[Change], failure_evidence: float, alpha: float, wors
     open_ = [change for change in known if change.high > 1.0 + worse_by]
     if open_:
         widest = max(open_, key=lambda change: change.high)
-        return Verdict(Judgement.UNKNOWN, f"{_sentence(widest)}, which may still be worse")
+        good = f"{_sentence(best)}, but " if best.high < 1.0 else ""
+        return Verdict(Judgement.UNKNOWN, f"{good}{_sentence(widest)}, which may still be worse")
     if best.high < 1.0:
         return Verdict(Judgement.BETTER, _sentence(best))
     return Verdict(Judgement.NO_WORSE, f"nothing is longer by more than {_percent(max(c.high for c in known) - 1)}")
