@@ -49,13 +49,15 @@ class Query:
     arm: str | None = None
     since_ms: float | None = None
     """Arrived since, ms since 1970."""
+    until_ms: float | None = None
+    """Arrived until then, ms since 1970."""
 
     @classmethod
     def of(cls, params: Iterable[tuple[str, str]], now_ms: float | None = None) -> Query:
         """From the parameters of a URL. Raises QueryError for an unknown or repeated one, or a bad value.
 
-        `last` and `limit` are numbers; where only `last` is given it is the limit, too. `since` is a time in ms since
-        1970, or how long ago (`10m`).
+        `last` and `limit` are numbers; where only `last` is given it is the limit, too. `since` and `until` are
+        times in ms since 1970, or how long ago (`10m`).
         """
         texts: dict[str, str] = {}
         for name, value in params:
@@ -75,7 +77,8 @@ class Query:
             last=last,
             worst=worst,
             limit=limit,
-            since_ms=_since(texts.get("since"), time.time() * 1000 if now_ms is None else now_ms),
+            since_ms=_time("since", texts, now_ms),
+            until_ms=_time("until", texts, now_ms),
             **{name: texts[name] for name in _EQUALS if name in texts},
         )
 
@@ -85,6 +88,7 @@ class Query:
         return (
             (self.status is None or record.status == self.status)
             and (self.since_ms is None or record.arrived_epoch_ms >= self.since_ms)
+            and (self.until_ms is None or record.arrived_epoch_ms <= self.until_ms)
             and (self.model is None or request.model == self.model)
             and (self.tenant is None or request.tenant == self.tenant)
             and (self.arm is None or record.arm == self.arm)
@@ -94,7 +98,7 @@ class Query:
 
 
 _EQUALS = ("worker", "policy", "status", "model", "tenant", "arm")
-_PARAMETERS = ("last", "worst", "limit", *_EQUALS, "since")
+_PARAMETERS = ("last", "worst", "limit", *_EQUALS, "since", "until")
 
 
 def search(records: Iterable[DecisionRecord], query: Query) -> tuple[list[DecisionRecord], int]:
@@ -129,10 +133,12 @@ def _one_of(name: str, value: str | None, known: Iterable[str]) -> None:
         raise QueryError(name, f"expected one of {', '.join(known)}, not {value!r}")
 
 
-def _since(text: str | None, now_ms: float) -> float | None:
+def _time(name: str, texts: Mapping[str, str], now_ms: float | None) -> float | None:
+    text = texts.get(name)
     if text is None:
         return None
+    now_ms = time.time() * 1000 if now_ms is None else now_ms
     try:
         return float(text) if text.replace(".", "", 1).isdigit() else now_ms - 1000 * Duration.parse(text).s
     except ValueError:
-        raise QueryError("since", f"expected ms since 1970, or how long ago, such as 10m; not {text!r}") from None
+        raise QueryError(name, f"expected ms since 1970, or how long ago, such as 10m; not {text!r}") from None
