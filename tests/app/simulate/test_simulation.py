@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointsman.app.simulate import worker as worker_module
-from pointsman.app.simulate.front_end import decision_rng
 from pointsman.app.simulate.outcome import Status
 from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Drain, Failure, Setup, WorkerGroup
@@ -23,6 +22,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, PolicyError
 from pointsman.core.model.view import Column
 from pointsman.core.model.worker import Role
+from pointsman.core.policies.chance import decision_chance
 from pointsman.core.policies.policy import decision
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile
@@ -393,7 +393,7 @@ class TestDeterminism:
         )
         assert len(recorded) == 100
         for request, made in recorded:
-            second = again.decide(request, made.view, {}, made.at_ms, decision_rng(3, request.id))
+            second = again.decide(request, made.view, {}, made.at_ms, decision_chance(3, request.id))
             assert second.worker == made.worker
             assert second.scores.tolist() == made.scores.tolist()
 

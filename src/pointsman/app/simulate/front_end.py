@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Mapping
 
 from pointsman.core.ledger import events as ev
@@ -14,18 +13,15 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.chance import decision_chance
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy, Timing
+from pointsman.core.timing.fleet_times import fleet_times
 from pointsman.core.timing.step import StepCoefficients
 
 TICK_MS = 1_000.0
 _OTHERWISE = LeastLoaded()
 OnDecision = Callable[[Request, Decision], None]
-
-
-def decision_rng(seed: int, request_id: str) -> random.Random:
-    """The chance of one decision: the same for the same request, whatever was decided before."""
-    return random.Random(f"{seed} {request_id}")
 
 
 class FrontEnd:
@@ -53,7 +49,7 @@ class FrontEnd:
             step_priors=priors,
         )
         self._policy = policy
-        self._timing = timing
+        self._timing = None if timing is None else fleet_times(timing)
         self._seed = seed
         self._on_decision = on_decision
         self._ticked_ms = 0.0
@@ -71,7 +67,7 @@ class FrontEnd:
             self._ticked_ms = now_ms
             ledger.apply(ev.Tick(now_ms))
         view = ledger.view(request, tried, stage=stage)
-        rng = decision_rng(self._seed, request.id)
+        rng = decision_chance(self._seed, request.id)
         timing = ledger.timing if self._timing is None else self._timing
         try:
             decision = self._policy.decide(request, view, timing, now_ms, rng)
