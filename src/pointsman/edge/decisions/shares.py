@@ -87,8 +87,8 @@ def shares(rows: Iterable[DecisionRow], facts: Mapping[str, WorkerFacts]) -> Sha
     return Shares(
         workers=workers,
         fair=fair,
-        requests=np.bincount(where, ones, len(workers)),
-        busy_ms=np.bincount(where, times, len(workers)),
+        requests=np.bincount(where, ones, len(workers)).astype(np.float64),
+        busy_ms=np.bincount(where, times, len(workers)).astype(np.float64),
         rows=taken,
         by_requests=_skew(where, ones, fair),
         by_time=_skew(where, times, fair),
