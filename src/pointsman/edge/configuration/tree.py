@@ -24,7 +24,7 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
         name="execution-group", default=ExecutionGroup()
     )
     routing: Annotated[Routing, Meta(description="Who decides, and by what.")] = Routing()
-    decision_log: Annotated[DecisionLog, Meta(description="A line for each request that ended.")] = msgspec.field(
-        name="decision-log", default=DecisionLog()
+    decision_log: Annotated[DecisionLog, Meta(description="What is kept of decisions, in memory and on disk.")] = (
+        msgspec.field(name="decision-log", default=DecisionLog())
     )
     metrics: Annotated[Metrics, Meta(description="What is read from engines and offered at `/metrics`.")] = Metrics()

@@ -100,7 +100,9 @@ class DecisionRecord:
 
     # ---- for people and files
 
-    def row(self, most_candidates: int | None = MOST_CANDIDATES, *, state: bool = False) -> DecisionRow:
+    def row(
+        self, most_candidates: int | None = MOST_CANDIDATES, *, state: bool = False, sample: float = 1.0
+    ) -> DecisionRow:
         """The row. Costs up to some tenths of a millisecond, so it is made on demand or beside the event loop."""
         request, usage = self.request, self.usage
         keys = _keys(request)
@@ -134,6 +136,7 @@ class DecisionRecord:
             dispatched_ms=self._after(self.dispatched_ms),
             first_token_ms=self._after(self.first_ms),
             last_token_ms=self._after(self.last_ms),
+            sample=sample,
         )
         if usage is not None:
             if usage.prompt_tokens is not None:

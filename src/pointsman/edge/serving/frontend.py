@@ -26,6 +26,7 @@ from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
 from pointsman.edge.serving.metrics import FrontendCollector
 from pointsman.edge.serving.policies import ActivePolicy, load_registry
+from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.rollout_metrics import RolloutCollector
 from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_document
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
@@ -64,6 +65,7 @@ class Frontend:
             index_by_hash=settings.index_by_hash,
             step_priors=settings.step_priors,
         )
+        self._ids = RequestIds(settings.seed)
         self._seed = secrets.randbits(63) if settings.seed is None else settings.seed
         self.policy = ActivePolicy(
             load_registry(),
@@ -105,6 +107,7 @@ class Frontend:
             ),
             self._clock,
             self._not_reached,
+            self._ids,
         )
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: not self._stopping)
         self._server = HttpServer(routes.handle, settings.limits, self._not_http)

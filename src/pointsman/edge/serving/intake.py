@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +13,7 @@ from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.serving.bodies import BodyFacts, ReadBody
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.route_keys import route_key_of, tenant_of
 from pointsman.edge.serving.token_keys import TokenKeys
 from pointsman.edge.wire.errors import BadRequest
@@ -38,7 +37,7 @@ class IntakeSettings:
 
 
 class Intake:
-    """Makes exchanges. Ids are unique over all front ends: a random part of this one and a counter."""
+    """Makes exchanges."""
 
     def __init__(
         self,
@@ -47,14 +46,14 @@ class Intake:
         settings: IntakeSettings,
         clock: Clock,
         not_reached: Callable[[], list[str]],
+        ids: RequestIds,
     ) -> None:
         self._ledger = ledger
         self._token_keys = token_keys
         self._not_reached = not_reached
         self._settings = settings
         self._clock = clock
-        self._prefix = f"pm-{secrets.token_hex(6)}-"
-        self._count = itertools.count(1)
+        self._ids = ids
 
     async def exchange(
         self, route: str, read_body: ReadBody, incoming: IncomingRequest, responder: Responder, loop_time_s: float
@@ -65,7 +64,7 @@ class Intake:
         self._check_model(body.model)
         settings = self._settings
         tenant = tenant_of(incoming)
-        request_id = f"{self._prefix}{next(self._count)}"
+        request_id = self._ids.next()
         blocks = self._block_keys(body, tenant)
         tokenized = await self._token_keys.of(body)
         request = Request(

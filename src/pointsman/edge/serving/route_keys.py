@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 
 from pointsman.edge.configuration.route_key import RouteKey, RouteKeySource
+from pointsman.edge.telemetry.decision_row import hashed
 from pointsman.edge.wire.http1_server import IncomingRequest
 
 TENANT_HEADER = b"x-tenant-id"
@@ -23,9 +24,17 @@ def tenant_of(incoming: IncomingRequest) -> str | None:
 
 
 def route_key_of(selector: RouteKey | None, incoming: IncomingRequest, tenant: str | None) -> str | None:
-    """What the selector finds, or None where the request has no such thing."""
+    """A hash of what the selector finds, or None where the request has no such thing.
+
+    A hash, since what is found may be a name or a secret, and records of decisions keep it.
+    """
     if selector is None:
         return None
+    found = _found(selector, incoming, tenant)
+    return None if found is None else hashed(found)
+
+
+def _found(selector: RouteKey, incoming: IncomingRequest, tenant: str | None) -> str | None:
     if selector.source is RouteKeySource.TENANT:
         return tenant
     if selector.source is RouteKeySource.HEADER:

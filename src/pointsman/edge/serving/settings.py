@@ -16,6 +16,7 @@ from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.secret import secret_of_environment
 from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.decisions.ring import MOST, MOST_BYTES
 from pointsman.edge.prompts.hub_places import tokenizer_places
 from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
 from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
@@ -37,6 +38,19 @@ class DecisionLogSettings:
     path: Path
     max_bytes: int
     keep: int
+    sample: float = 1.0
+    """Part of the requests that are written, 0 to 1; what went wrong is always written."""
+    state: float = 0.0
+    """Part of the lines that carry the fleet's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingSettings:
+    """What is kept of decisions in memory."""
+
+    most: int = MOST
+    """0: nothing."""
+    most_bytes: int = MOST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +87,7 @@ class FrontendSettings:
     engine_tls: ssl.SSLContext | None = None
     decision_log: DecisionLogSettings | None = None
     """None: none is written."""
+    ring: RingSettings = field(default_factory=RingSettings)
     step_priors: Mapping[str, StepCoefficients] = field(default_factory=dict)
     """Step times by names of the profiles that sources have."""
     seed: int | None = None
@@ -114,6 +129,7 @@ class FrontendSettings:
             tls=listen_context(plane.tls),
             engine_tls=engine_context(plane.engine_tls),
             decision_log=_decision_log(tree),
+            ring=RingSettings(tree.decision_log.ring, tree.decision_log.ring_size.bytes),
             step_priors=_step_priors(tree.execution_group.nodes),
         )
 
@@ -150,7 +166,9 @@ def _rollout(tree: ConfigTree) -> RolloutOrder | None:
 
 def _decision_log(tree: ConfigTree) -> DecisionLogSettings | None:
     log = tree.decision_log
-    return None if log.path is None else DecisionLogSettings(Path(log.path), log.max_size.bytes, log.keep)
+    if log.path is None:
+        return None
+    return DecisionLogSettings(Path(log.path), log.max_size.bytes, log.keep, log.sample.part, log.state.part)
 
 
 def _step_priors(nodes: Iterable[Node]) -> dict[str, StepCoefficients]:
