@@ -12,8 +12,8 @@ import msgspec
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.describe import (
-    PARSED_TYPES,
     expected,
+    is_parsed,
     item_of,
     struct_of,
     union_members,
@@ -78,7 +78,7 @@ def convert_scalar(value: object, kind: Any, where: str) -> Any:
     """One scalar, typed; `where` begins the message of the ConfigError that a wrong one raises."""
     bare, meta = without_annotation(kind)
     member = next(m for m in union_members(bare) if m is not type(None))
-    if member in PARSED_TYPES:
+    if is_parsed(member):
         return _parse(value, member, kind, where)
     if isinstance(value, str) and any(unicodedata.category(c) == "Cc" for c in value):
         raise ConfigError(f"{where}: expected text without line breaks and other control characters, not {value!r}")

@@ -9,22 +9,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from pointsman.edge.configuration.duration import Duration
-from pointsman.edge.configuration.engine_url import EngineUrl
-from pointsman.edge.configuration.route_key import RouteKey
-from pointsman.edge.configuration.secret import Secret
-from pointsman.edge.configuration.share import Share
-from pointsman.edge.configuration.size import Size
 
-PARSED_TYPES: tuple[type[Duration | EngineUrl | RouteKey | Secret | Share | Size], ...] = (
-    Duration,
-    EngineUrl,
-    RouteKey,
-    Secret,
-    Share,
-    Size,
-)
-"""Types that read themselves: `parse(value)`, and `expected` says what that takes."""
+def is_parsed(kind: Any) -> bool:
+    """Whether a type reads itself: `parse(value)`, and `expected` says what that takes."""
+    return isinstance(kind, type) and hasattr(kind, "parse") and hasattr(kind, "expected")
 
 
 def without_annotation(kind: Any) -> tuple[Any, msgspec.Meta]:
@@ -74,7 +62,7 @@ def expected(kind: Any) -> str:
 def _expected_one(kind: Any, meta: msgspec.Meta) -> str:
     if kind is type(None):
         return "none"
-    if kind in PARSED_TYPES:
+    if is_parsed(kind):
         return str(kind.expected)
     if kind is bool:
         return "true or false"
