@@ -85,8 +85,7 @@ def _read_documents(text: str, source: str) -> tuple[Node, ...]:
     loader = _FAST(text)
     found = []
     try:
-        while loader.check_node():
-            root = loader.get_node()
+        while (root := loader.get_node()) is not None:
             node = _Reader(loader, source).read(root)
             if not (isinstance(node, ScalarNode) and node.value is None):
                 found.append(node)
