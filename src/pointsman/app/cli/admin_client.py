@@ -34,6 +34,15 @@ class NoFrontEndError(EngineError):
         self.reason = reason
 
 
+class RefusedError(EngineError):
+    """A front end answered with a status of 400 or more."""
+
+    def __init__(self, url: str, status: int, message: str) -> None:
+        super().__init__(f"{url}: {message or f'status {status}'}")
+        self.status = status
+        self.message = message
+
+
 def admin_url_option(command: F) -> F:
     """The option `--admin-url` of the verbs that ask a running front end."""
     return click.option(
@@ -45,7 +54,10 @@ def admin_url_option(command: F) -> F:
 
 
 def call(method: str, admin_url: str, path: str, answer: type[T], body: object = None) -> T:
-    """One call. Raises EngineError that says what to do when nobody listens, or with the front end's own message."""
+    """One call.
+
+    Raises NoFrontEndError that says what to do when nobody listens, RefusedError with the front end's own message.
+    """
     raw = asyncio.run(_call(method, admin_url.rstrip("/"), path, None if body is None else msgspec.json.encode(body)))
     try:
         return msgspec.json.decode(raw, type=answer)
@@ -67,7 +79,7 @@ async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> b
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise NoFrontEndError(admin_url, _reason(error)) from None
     if answer.status >= 400:
-        raise EngineError(f"{admin_url}{path}: {_message(raw) or f'status {answer.status}'}")
+        raise RefusedError(admin_url + path, answer.status, _message(raw))
     return raw
 
 

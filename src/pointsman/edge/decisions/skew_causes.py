@@ -182,6 +182,8 @@ def _cached_blocks(row: DecisionRow, blocks: int) -> tuple[int, int]:
 
 def _metrics(dealt: Shares, facts: Mapping[str, WorkerFacts]) -> list[SkewCause]:
     """Load that engines report and nobody sent, at workers that got too few requests for it."""
+    if any(row.sample < 1 for row in dealt.rows):
+        return []  # what was sent is not all in the rows
     excess = _unsent_load(dealt)
     found = []
     for number, worker in enumerate(dealt.workers):

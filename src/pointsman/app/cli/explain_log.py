@@ -1,0 +1,129 @@
+"""Decisions from the files of a decision log, those that were rotated away included."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from pointsman.app.cli.explain_source import AROUND, FactsByModel, NothingFoundError
+from pointsman.core.model.errors import TraceError
+from pointsman.edge.decisions.row_search import is_named, search_rows
+from pointsman.edge.decisions.search import Query
+from pointsman.edge.telemetry.decision_row import MARK, VERSION, DecisionRow, Header
+from pointsman.edge.traces.lines import read_lines
+
+_ROW = msgspec.json.Decoder(DecisionRow)
+_HEADER = msgspec.json.Decoder(Header)
+_HEADER_START = b'{"' + MARK.encode()
+
+
+class LogFiles:
+    """The log at `path` and `path.1`, `path.2`, … before it. Read anew each time: it may be larger than memory.
+
+    Raises TraceError for a file that can't be read, is of a later format, or holds no decision.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files = [file for path in paths for file in _with_rotated(path)]
+        self._bad: dict[tuple[Path, int], str] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Of lines that are no decisions."""
+        if not self._bad:
+            return []
+        (file, line), why = next(iter(self._bad.items()))
+        return [f"{len(self._bad)} lines are no decisions and were left out; the first: {file}, line {line}: {why}"]
+
+    def one(self, name: str) -> tuple[DecisionRow, str]:
+        """The youngest of that name."""
+        found = None
+        for row, file in self._rows():
+            if is_named(row, name):
+                found = (row, str(file))
+        if found is None:
+            files = ", ".join(str(file) for file in self._files)
+            raise NothingFoundError(
+                f"{name} is in none of {files}: it is neither the id of a decision written there nor what a client "
+                "called one; it may be older than what is kept, or was not written (decision-log.keep, "
+                "decision-log.sample)"
+            )
+        return found
+
+    def search(self, query: Query) -> list[tuple[DecisionRow, str]]:
+        """Rows as they were written."""
+        where: dict[str, str] = {}
+
+        def remembered() -> Iterator[DecisionRow]:
+            for row, file in self._rows():
+                where[row.id] = str(file)
+                yield row
+
+        return [(row, where[row.id]) for row in search_rows(remembered(), query)]
+
+    def plain(self, query: Query) -> list[DecisionRow]:
+        """Without states."""
+        rows = (msgspec.structs.replace(row, state="") for row, _ in self._rows())
+        return search_rows(rows, query)
+
+    def around(self, rows: Sequence[DecisionRow]) -> dict[str, list[DecisionRow]]:
+        """Those written before each, and some after."""
+        before: deque[DecisionRow] = deque(maxlen=AROUND)
+        found: dict[str, list[DecisionRow]] = {}
+        wanted = {row.id for row in rows}
+        after: dict[str, int] = {}
+        for row, _ in self._rows():
+            for name in after:
+                if after[name]:
+                    found[name].append(row)
+                    after[name] -= 1
+            if row.id in wanted:
+                found[row.id] = list(before)
+                after[row.id] = AROUND // 3
+            before.append(row)
+        return found
+
+    def facts(self) -> FactsByModel:
+        """A log does not tell how workers are now."""
+        return {}
+
+    def _rows(self) -> Iterator[tuple[DecisionRow, Path]]:
+        any_row = False
+        for file in self._files:
+            for number, line in read_lines(file):
+                if line.startswith(_HEADER_START):
+                    _check(file, number, line)
+                    continue
+                try:
+                    row = _ROW.decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    self._bad[file, number] = str(error)
+                    continue
+                any_row = True
+                yield row, file
+        if self._bad and not any_row:
+            raise TraceError(f"{self._files[-1]}: no decision log: {next(iter(self._bad.values()))}")
+
+
+def _check(file: Path, number: int, line: bytes) -> None:
+    try:
+        version = _HEADER.decode(line).pointsman_decisions
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TraceError(f"{file}, line {number}: a damaged header of a decision log: {error}") from None
+    if version != VERSION:
+        raise TraceError(
+            f"{file}, line {number}: a decision log of format {version}; this version of pointsman reads {VERSION}"
+        )
+
+
+def _with_rotated(path: Path) -> list[Path]:
+    """Oldest first."""
+    older = []
+    for file in path.parent.glob(f"{path.name}.*"):
+        number = file.name.removeprefix(f"{path.name}.")
+        if number.isdigit():
+            older.append((int(number), file))
+    return [*(file for _, file in sorted(older, reverse=True)), path]

@@ -1,0 +1,279 @@
+"""`pointsman explain` on logs and on front ends: what it prints, its documents, and what it says when it can't."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pointsman.app.cli import explain_source, main
+from pointsman.app.cli.admin_client import NoFrontEndError, RefusedError
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import FleetView
+from pointsman.core.policies.chance import decision_chance
+from pointsman.core.policies.kv import Kv
+from pointsman.core.policies.session import Session
+from pointsman.core.timing.fleet_times import FleetTimes
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
+from pointsman.edge.decisions.candidates import logged_candidates
+from pointsman.edge.decisions.state import pack_state
+from pointsman.edge.serving.status import Status
+from pointsman.edge.telemetry.decision_row import DecisionRow, Header, hashed
+from support.dealt_rows import dealt
+from support.decision_rows import ended
+
+WORKERS = ("a/0", "b/0", "c/0")
+SEED = 5
+TIMES = FleetTimes({worker: WorkerTimes(StepCoefficients(6.0, 0.1, 0.05, 0.1)) for worker in WORKERS})
+
+
+def decided(number: int, **fields: object) -> DecisionRow:
+    """kv sends it to a/0, which holds most of it and had its last request last."""
+    view = FleetView.of(
+        list(WORKERS), cached_tokens=[900, 0, 0], exact=[1, 1, 1], last_dispatch=[3, 1, 2], running=[1, 0, 0]
+    )
+    request = Request(f"r{number}", "m", 10.0, 1000)
+    decision = Kv().decide(request, view, TIMES, 10.0, decision_chance(SEED, request.id))
+    values: dict[str, object] = {
+        "candidates": logged_candidates(decision), "policy": "kv", "unit": "tokens", "workers": 3, "cached": 900,
+        "runner_up": "b/0", "margin": 772.0, "exact": True, "cached_reported": 896,
+        "state": pack_state(request, decision, TIMES.rows(view.workers), 10.0, SEED),
+    }  # fmt: skip
+    return ended(number, "a/0", **(values | fields))
+
+
+def write(path: Path, *rows: DecisionRow) -> Path:
+    lines = [msgspec.json.encode(Header(1, "0", 0.0)), *(msgspec.json.encode(row) for row in rows)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def ran(*arguments: object) -> tuple[int, str, str]:
+        code = main.run(["explain", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return ran
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Rotated once; the second of its rows was slow."""
+    write(tmp_path / "d.jsonl.1", decided(1), decided(2, first_token_ms=900.0, ttft_ms=900.0, client=hashed("mine")))
+    return write(tmp_path / "d.jsonl", decided(3), decided(4, state=""))
+
+
+def test_one_decision_for_people(run: Run, log: Path) -> None:
+    code, out, err = run("r1", "--log", log)
+    assert (code, err) == (0, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert re.match(
+        r"r1 \d{4}-\d\d-\d\d \S+, m: 1,000 prompt tokens \(engine\), 21 tokens of answer, finished", lines[0]
+    )
+    assert lines[1] == "decided by kv, runner-up b/0, 772 tokens behind"
+    assert lines[2] == (
+        "why: a/0 took it because it holds 900 of 1,000 prompt tokens (b/0: 0), which saves 900 tokens of prefill; b/0 was "
+        "next, 772 tokens dearer, although a/0 means 128 tokens more for its load."
+    )
+    assert lines[3] == "worker score, tokens new waiting load price exact cached load excluded"
+    assert lines[4] == "→ a/0 228 100 0 128 1 900 1"
+    assert "cached tokens 900 896 -4" in lines
+    assert lines[-1].startswith("time: its first token came after 100 ms: ")
+
+
+def test_by_the_clients_own_name(run: Run, log: Path) -> None:
+    assert run("mine", "--log", log)[1].startswith("r2 ")
+
+
+def test_one_decision_for_programs(run: Run, log: Path) -> None:
+    code, out, _ = run("r1", "--log", log, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert set(document) == {"decision", "why", "slow", "source"}
+    assert document["decision"]["id"] == "r1"
+    assert "state" not in document["decision"]
+    assert document["source"].endswith("d.jsonl.1")
+    assert sum(cause["ms"] for cause in document["slow"]["causes"]) == pytest.approx(100)
+
+
+def test_the_last_ones_are_the_youngest_first(run: Run, log: Path) -> None:
+    code, out, _ = run("--last", 3, "--log", log, "--json")
+    assert code == 0
+    assert [one["decision"]["id"] for one in json.loads(out)["decisions"]] == ["r4", "r3", "r2"]
+    people = run("--last", 3, "--log", log)[1]
+    assert [line.split()[0] for line in people.splitlines()[1:4]] == ["r4", "r3", "r2"]
+    assert people.count("took it because") == 3
+
+
+def test_the_worst(run: Run, log: Path) -> None:
+    document = json.loads(run("--worst", "ttft", "--log", log, "--json")[1])
+    assert [one["decision"]["id"] for one in document["decisions"]] == ["r2"]
+    assert run("--worst", "error", "--limit", 1, "--log", log)[1].startswith("r2 ")
+    assert run("--worst", "ttft", "--last", 2, "--log", log)[1].startswith(("r3 ", "r4 "))
+    assert len(json.loads(run("--worst", "e2e", "--limit", 3, "--log", log, "--json")[1])["decisions"]) == 3
+
+
+def test_filters(run: Run, log: Path) -> None:
+    assert run("--last", 5, "--worker", "b/0", "--log", log)[0] == 1
+    assert run("--last", 5, "--worker", "a/0", "--policy", "kv", "--model", "m", "--log", log)[0] == 0
+    code, _, err = run("--last", 5, "--status", "lost", "--log", log)
+    assert code == 2
+    assert "status: expected one of running, finished" in err
+
+
+def test_what_if(run: Run, log: Path) -> None:
+    """In turn b/0 would be next."""
+    code, out, _ = run("r1", "--what-if", "policy=round_robin", "--log", log)
+    assert code == 0
+    assert "what if: round_robin would have chosen b/0 instead of a/0" in out
+    document = json.loads(run("r1", "--what-if", "policy=kv", "--log", log, "--json")[1])
+    assert document["what_if"]["changed"] is False
+
+
+def test_what_if_of_many_is_summed_up(run: Run, log: Path) -> None:
+    code, out, _ = run("--last", 4, "--what-if", "policy=round_robin", "--log", log)
+    assert code == 0
+    assert "round_robin would have chosen another worker in 3 of 3 decisions" in out
+    assert "1 decision without a recorded state" in out
+
+
+def test_without_a_state_there_is_no_what_if(run: Run, log: Path) -> None:
+    for way in (("r4",), ("--last", 1)):
+        code, out, err = run(*way, "--what-if", "policy=round_robin", "--log", log)
+        assert (code, out) == (1, "")
+        assert "decision-log.state" in err
+
+
+def test_what_can_not_be_asked(run: Run, log: Path, tmp_path: Path) -> None:
+    for arguments, said in (
+        (("r9", "--log", log), (1, "is in none of")),
+        (("r1", "--log", tmp_path / "no.jsonl"), (2, "can't be read")),
+        (("--log", log), (2, "Name one of")),
+        (("r1", "--last", 3, "--log", log), (2, "Name one of")),
+        (("r1", "--worker", "a/0", "--log", log), (2, "leave out --worker")),
+        (("--last", 3, "--limit", 2, "--log", log), (2, "--limit goes with --worst")),
+        (("r1", "--what-if", "round_robin", "--log", log), (2, "expected policy=NAME")),
+        (("r1", "--what-if", "policy=raund_robin", "--log", log), (2, "did you mean 'round_robin'?")),
+        (("--skew", "--what-if", "policy=kv", "--log", log), (2, "not with --skew")),
+        (("r1", "--log", log, "--admin-url", "http://h:1"), (2, "either --log or --admin-url")),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (said[0], ""), arguments
+        assert said[1] in err, arguments
+
+
+def test_lines_that_are_no_decisions(run: Run, tmp_path: Path) -> None:
+    log = write(tmp_path / "d.jsonl", decided(1))
+    log.write_bytes(log.read_bytes() + b'{"id": "cut')
+    code, out, err = run("r1", "--log", log)
+    assert (code, out[:3]) == (0, "r1 ")
+    assert "1 lines are no decisions" in err
+    assert "line 3" in err
+    log.write_text("hello\n")
+    assert run("r1", "--log", log)[0] == 2
+    log.write_text('{"pointsman_decisions": 9}\n')
+    assert "format 9; this version of pointsman reads 1" in run("r1", "--log", log)[2]
+
+
+def test_skew(run: Run, tmp_path: Path) -> None:
+    uneven = dealt(Session(), 400, key=lambda number, rng: f"tenant {min(3, int(rng.expovariate(1.5)))}")
+    log = write(tmp_path / "d.jsonl", *uneven)
+    code, out, _ = run("--skew", "--log", log)
+    assert code == 0
+    assert "route_keys: route keys are too coarse" in out
+    document = json.loads(run("--skew", "--log", log, "--json")[1])
+    assert document["models"][0]["causes"][0]["kind"] == "route_keys"
+    even = write(tmp_path / "e.jsonl", *dealt(Kv(), 400))
+    assert "no imbalance beyond chance" in run("--skew", "--log", even)[1]
+
+
+# ---- front ends
+
+
+class Rings:
+    """Two front ends, each with a ring of its own; the second one may be away."""
+
+    def __init__(self) -> None:
+        self.rows = {"http://h:1": [decided(1), decided(3)], "http://h:2": [decided(2)]}
+        self.gone = {"r0": "http://h:2"}
+        self.away: set[str] = set()
+        self.asked: list[str] = []
+
+    def call(self, method: str, url: str, path: str, answer: type, body: object = None) -> object:
+        self.asked.append(path)
+        if url in self.away:
+            raise NoFrontEndError(url, "refused")
+        if path == "/v1/status":
+            return msgspec.convert(
+                {"version": "0", "policy": "kv", "policy_in_force": "kv", "models": {}, "workers": [], "engines": [],
+                 "requests": {"running": 0, "waiting": 0, "finished_total": 0, "failed_total": 0, "cancelled_total": 0,
+                              "retries_total": 0, "missing_usage_total": 0, "ttft_mean_ms": None, "cached_share": None}},
+                Status,
+            )  # fmt: skip
+        name, _, query = path.removeprefix("/v1/decisions").partition("?")
+        if not name:
+            most = int(re.search(r"limit=(\d+)", query)[1])  # type: ignore[index]
+            rows = self.rows[url][::-1][:most]
+            return msgspec.convert({"decisions": msgspec.to_builtins(rows)}, answer)
+        for row in self.rows[url]:
+            if row.id == name[1:]:
+                return row
+        once = f"{name[1:]} was answered here, but is no longer among the last 3"
+        never = f"{name[1:]} is no id that this front end gave out"
+        raise RefusedError(url + path, 404, once if self.gone.get(name[1:]) == url else never)
+
+
+@pytest.fixture
+def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
+    made = Rings()
+    monkeypatch.setattr(explain_source, "call", made.call)
+    monkeypatch.setattr(explain_source, "front_ends", lambda url: list(made.rows))
+    return made
+
+
+def test_all_front_ends_are_asked(run: Run, rings: Rings) -> None:
+    document = json.loads(run("r2", "--json")[1])
+    assert document["source"] == "http://h:2"
+    found = json.loads(run("--last", 2, "--json")[1])["decisions"]
+    assert [one["decision"]["id"] for one in found] == ["r3", "r2"]
+    assert "what if: round_robin would have chosen b/0" in run("r3", "--what-if", "policy=round_robin")[1]
+
+
+def test_an_id_that_nobody_has(run: Run, rings: Rings) -> None:
+    code, out, err = run("r0")
+    assert (code, out) == (1, "")
+    assert "r0 was answered here, but is no longer among the last 3 (2 front ends were asked)" in err
+    assert "no id that this front end gave out" in run("r7")[2]
+
+
+def test_a_front_end_that_does_not_answer(run: Run, rings: Rings) -> None:
+    rings.away.add("http://h:2")
+    code, out, err = run("--last", 5)
+    assert code == 0
+    assert "r3" in out
+    assert "note: no front end answers at http://h:2" in err
+    rings.away.add("http://h:1")
+    code, _, err = run("r1")
+    assert code == 2
+    assert "no front end answers at http://h:1" in err
+
+
+def test_nothing_was_decided(run: Run, rings: Rings) -> None:
+    rings.rows = {"http://h:1": []}
+    assert run("--last", 5)[::2] == (1, "pointsman: nothing was decided\n")
+    assert run("--skew")[0] == 1
+
+
+def test_ids_are_escaped(run: Run, rings: Rings) -> None:
+    run("a/b?c")
+    assert rings.asked[0] == "/v1/decisions/a%2Fb%3Fc?state=1"
