@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pointsman.core.ledger.adapters import ResidentAdapters
 from pointsman.core.ledger.drift import Drift
 from pointsman.core.ledger.health import Health
+from pointsman.core.ledger.output_lengths import ExpectedLength
 from pointsman.core.ledger.watch import Watch
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId, WorkerSpec
@@ -47,6 +49,7 @@ class WorkerEntry:
     gone: bool = False
     kv_use: float | None = None
     metrics_ms: float | None = None
+    adapters: ResidentAdapters = field(default_factory=ResidentAdapters)
     watch: Watch | None = None
     """What its step times are learned from; None: nobody learns, or it is gone."""
     worker_class: str = ""
@@ -83,3 +86,13 @@ class Flight:
     text_before: int = 0
     """Leading text blocks that were thought to be at the worker before it."""
     started: bool = False
+    expected: ExpectedLength | None = None
+    """How long each of its answers may be; None: its worker generates none."""
+    remaining_tokens: int = 0
+    """Counted as still to be generated on its worker."""
+    due_ms: int | None = None
+    """Counted there as promised for its first token, until that comes."""
+    tpot_us: int | None = None
+    """Counted there as promised between its tokens, from the first one on."""
+    adapter_missing: bool | None = None
+    """Its worker had to load the adapter first; None: it asks for none."""

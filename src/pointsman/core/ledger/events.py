@@ -73,7 +73,9 @@ class MetricsRead:
     """0 to 1."""
     kv_capacity_tokens: int | None = None
     resident_adapters: frozenset[str] | None = None
-    """LoRA adapters on its GPU now; None: it does not say."""
+    """LoRA adapters that requests run with there now; None: it does not say."""
+    most_adapters: int | None = None
+    """That are on its GPU at once; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

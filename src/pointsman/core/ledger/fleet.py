@@ -11,12 +11,15 @@ from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
 from pointsman.core.ledger.groups import ModelGroup, ModelGroups
+from pointsman.core.ledger.guards import guard
 from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.table import FleetTable
 from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
 from pointsman.core.model.blocks import BlockUnit
 from pointsman.core.model.errors import LedgerError
+from pointsman.core.model.guards import NO_GUARDS, Guards
+from pointsman.core.model.outlook import NO_OUTLOOK, Outlook
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
@@ -39,8 +42,10 @@ class Fleet:
         *,
         index_by_hash: bool = False,
         times: StepTimes | None = None,
+        guards: Guards = NO_GUARDS,
     ) -> None:
         self.table = FleetTable()
+        self._guards = guards
         self._times = times
         self.caches = Caches(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
         self._entries: dict[WorkerId, WorkerEntry] = {}
@@ -182,6 +187,7 @@ class Fleet:
         """Its cache is gone with it; when it can be used again it is as good as a new one."""
         entry.was_ready = False
         self.caches.emptied(entry.slot)
+        entry.adapters.clear()
         self.table.cells[Column.JOINED_MS, entry.slot] = NOT_ZERO[Column.JOINED_MS]
 
     def gpu_read(self, event: ev.GpuRead) -> None:
@@ -213,6 +219,8 @@ class Fleet:
         cells[Column.QUEUED, slot] = max(0, event.waiting)
         entry.kv_use = event.kv_use
         entry.metrics_ms = event.at_ms
+        if event.resident_adapters is not None:
+            entry.adapters.read(event.resident_adapters, event.most_adapters)
         capacity = event.kv_capacity_tokens
         if capacity and capacity != cells[Column.KV_CAPACITY_TOKENS, slot]:
             cells[Column.KV_CAPACITY_TOKENS, slot] = capacity
@@ -236,15 +244,25 @@ class Fleet:
 
     # ---- views
 
-    def view(self, request: Request, tried: Collection[WorkerId], bytes_per_token: float, stage: Stage) -> FleetView:
+    def view(
+        self,
+        request: Request,
+        tried: Collection[WorkerId],
+        bytes_per_token: float,
+        stage: Stage,
+        outlook: Outlook = NO_OUTLOOK,
+    ) -> FleetView:
         """A copy of the rows that serve the request's model, with what each holds of this prompt."""
         group = self._group(request.model)
         table = self.table.cells[:, group.slots]
         self.caches.write(request, group, table, bytes_per_token)
         if stage is Stage.PREFILL:
             _exclude_for_prefill(group, table)
+        for row, entry in group.adapter_entries:
+            table[Column.ADAPTER_MISSING, row] = request.model not in entry.adapters
         _exclude_for_request(request, group, tried, table)
-        return FleetView(group.workers, table)
+        lifted = self._guards is not NO_GUARDS and guard(self._guards, request, group, table)
+        return FleetView(group.workers, table, outlook, lifted)
 
     def snapshots(self) -> tuple[WorkerSnapshot, ...]:
         """All workers, in the order in which they joined."""
@@ -339,3 +357,7 @@ def _exclude_for_request(
         limit = table[Column.QUEUE_LIMIT]
         full = (limit > 0) & (table[Column.QUEUED] >= limit) & (exclusion == 0)
         exclusion[full] = Exclusion.QUEUE_FULL
+    if group.any_cap:
+        cap = table[Column.CAP]
+        full = (cap > 0) & (table[Column.RUNNING] >= cap) & (exclusion == 0)
+        exclusion[full] = Exclusion.AT_CAP

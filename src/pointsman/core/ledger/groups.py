@@ -20,10 +20,13 @@ class ModelGroup:
     slots: NDArray[np.intp]
     row_of_slot: dict[int, int]
     any_queue_limit: bool
+    any_cap: bool
     prefill_rows: NDArray[np.intp]
     """Workers that compute prompts only."""
     decode_rows: NDArray[np.intp]
     """Workers that only go on with what others began, but for whole requests."""
+    adapter_entries: tuple[tuple[int, WorkerEntry], ...]
+    """Workers for which the model is a LoRA adapter, with their rows."""
 
 
 class ModelGroups:
@@ -40,20 +43,22 @@ class ModelGroups:
         """The group of a model out of all live workers; empty when nobody serves it."""
         group = self._groups.get(model)
         if group is None:
-            group = _make_group([entry for entry in entries if model in entry.spec.models])
+            group = _make_group(model, [entry for entry in entries if model in entry.spec.models])
             if len(group.workers):
                 self._groups[model] = group
         return group
 
 
-def _make_group(entries: list[WorkerEntry]) -> ModelGroup:
+def _make_group(model: str, entries: list[WorkerEntry]) -> ModelGroup:
     return ModelGroup(
         workers=tuple(entry.id for entry in entries),
         slots=np.array([entry.slot for entry in entries], dtype=np.intp),
         row_of_slot={entry.slot: row for row, entry in enumerate(entries)},
         any_queue_limit=any(entry.spec.queue_depth_threshold is not None for entry in entries),
+        any_cap=any(entry.spec.max_in_flight is not None for entry in entries),
         prefill_rows=_rows(entries, Role.PREFILL),
         decode_rows=_rows(entries, Role.DECODE),
+        adapter_entries=tuple((row, entry) for row, entry in enumerate(entries) if model in entry.spec.adapters),
     )
 
 

@@ -11,17 +11,22 @@ from dataclasses import replace
 from typing import Any
 
 from pointsman.core.ledger import events as ev
+from pointsman.core.ledger import promises
+from pointsman.core.ledger.adapters import AdapterLoads
 from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
 from pointsman.core.ledger.fleet import Fleet
+from pointsman.core.ledger.output_lengths import ExpectedLength, OutputLengths
 from pointsman.core.ledger.snapshot import FleetSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
+from pointsman.core.model.guards import NO_GUARDS, Guards
+from pointsman.core.model.outlook import Outlook
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.model.worker import WorkerId
+from pointsman.core.model.worker import Role, WorkerId
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.step import StepCoefficients
 
@@ -39,6 +44,7 @@ class Ledger:
         index_by_hash: answer `held_by_hash`; costs memory for each block that an engine announces.
         prefix_ttl_ms: how long a prompt is thought to stay in a worker's cache when nothing else pushes it out.
         step_priors: step times by names of profiles, from which learning begins; None: step times are not learned.
+        guards: limits beyond which workers are excluded.
     """
 
     def __init__(
@@ -48,9 +54,14 @@ class Ledger:
         prefix_ttl_ms: float = DEFAULT_PREFIX_TTL_MS,
         index_by_hash: bool = False,
         step_priors: Mapping[str, StepCoefficients] | None = None,
+        guards: Guards = NO_GUARDS,
     ) -> None:
         self._times = None if step_priors is None else StepTimes(step_priors)
-        self._fleet = Fleet(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash, times=self._times)
+        self._fleet = Fleet(
+            text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash, times=self._times, guards=guards
+        )
+        self._lengths = OutputLengths()
+        self._adapter_loads = AdapterLoads()
         self._flights: dict[str, Flight] = {}
         self._waiting = 0
         self._sequence = 0
@@ -94,7 +105,18 @@ class Ledger:
         Excluded are `tried` ones and those whose role does not fit the stage: workers for prefill take nothing else,
         and workers for decode take all but a prefill alone.
         """
-        return self._fleet.view(request, tried, self.bytes_per_token(request.model), stage)
+        return self._fleet.view(request, tried, self.bytes_per_token(request.model), stage, self._outlook(request))
+
+    def _outlook(self, request: Request) -> Outlook:
+        expected = self._expected(request)
+        return Outlook(
+            output_tokens=expected.tokens(request.max_output_tokens),
+            answers_seen=expected.answers_seen,
+            adapter_load_ms=self._adapter_loads.load_ms,
+        )
+
+    def _expected(self, request: Request) -> ExpectedLength:
+        return self._lengths.expected(request.model, request.tenant, request.api)
 
     def bytes_per_token(self, model: str) -> float:
         """Bytes of prompt a token, learned for this model."""
@@ -198,7 +220,12 @@ class Ledger:
         cells[Column.RUNNING, entry.slot] += flight.sequences
         cells[Column.PREFILL_TOKENS, entry.slot] += flight.prefill_tokens
         cells[Column.KV_TOKENS, entry.slot] += flight.kv_tokens
-        cells[Column.WAITING_FIRST, entry.slot] += 1
+        decodes = entry.spec.role is not Role.PREFILL
+        promises.dispatched(cells, entry.slot, flight, self._expected(request) if decodes else None)
+        flight.adapter_missing = None
+        if request.model in entry.spec.adapters:
+            flight.adapter_missing = request.model not in entry.adapters
+            entry.adapters.used(request.model)
         cells[Column.LAST_DISPATCH, entry.slot] = self._sequence
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] += 1
@@ -212,7 +239,8 @@ class Ledger:
         flight.started = True
         cells = self._fleet.table.cells
         cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
-        cells[Column.WAITING_FIRST, entry.slot] -= 1
+        promises.first_token(cells, entry.slot, flight)
+        self._learn_adapter_load(flight, entry, event.at_ms)
         flight.prefill_tokens = 0
         entry.health.token_seen(event.at_ms)
         if entry.watch is not None and flight.request.streamed:
@@ -229,6 +257,7 @@ class Ledger:
             entry.watch.tokens(event.request_id, event.at_ms, max(0, event.tokens - first))
         flight.kv_tokens += event.tokens
         self._fleet.table.cells[Column.KV_TOKENS, entry.slot] += event.tokens
+        promises.progress(self._fleet.table.cells, entry.slot, flight)
         entry.health.token_seen(event.at_ms)
 
     def _attempt_failed(self, event: ev.AttemptFailed) -> None:
@@ -251,6 +280,7 @@ class Ledger:
         self._end(event.request_id, flight)
         entry.health.token_seen(event.at_ms)
         self._learn_ratio(flight.request, event.prompt_tokens)
+        self._learn_length(flight, entry, event)
         if event.cached_tokens is not None and event.prompt_tokens is not None:
             entry.drift.observe(event.prompt_tokens, flight.cached_tokens, event.cached_tokens, flight.exact)
         for totals in (entry.totals, self._totals):
@@ -297,8 +327,7 @@ class Ledger:
         cells[Column.RUNNING, entry.slot] -= flight.sequences
         cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
         cells[Column.KV_TOKENS, entry.slot] -= flight.kv_tokens
-        if not flight.started:
-            cells[Column.WAITING_FIRST, entry.slot] -= 1
+        promises.released(cells, entry.slot, flight)
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] -= 1
         flight.prefill_tokens = flight.kv_tokens = flight.sequences = 0
@@ -323,6 +352,28 @@ class Ledger:
     def _learn_ratio(self, request: Request, prompt_tokens: int | None) -> None:
         if prompt_tokens is not None and request.blocks.unit == "bytes":
             self._ratio(request.model).observe(request.blocks.length, prompt_tokens)
+
+    def _learn_length(self, flight: Flight, entry: WorkerEntry, event: ev.Finished) -> None:
+        """Of an answer to its end: of one that a limit cut off it is known only that it would have been longer."""
+        request, output_tokens = flight.request, event.output_tokens
+        if not output_tokens or flight.expected is None:
+            return
+        each = output_tokens / request.sequences
+        limit, context = request.max_output_tokens, entry.spec.max_context_tokens
+        cut_off = (limit is not None and each >= limit) or (
+            context is not None and event.prompt_tokens is not None and event.prompt_tokens + each >= context
+        )
+        self._lengths.ended(request.model, request.tenant, request.api, each, cut_off=cut_off)
+
+    def _learn_adapter_load(self, flight: Flight, entry: WorkerEntry, at_ms: float) -> None:
+        if flight.adapter_missing is None or not flight.request.streamed:
+            return
+        late_ms = at_ms - flight.dispatched_ms
+        times = self.timing.get(entry.id)
+        if times is not None:
+            late_ms -= times.overhead_ms + times.step.a_ms
+            late_ms -= times.step.d_ms_per_prefill_token * flight.prefill_tokens
+        self._adapter_loads.first_token(late_ms, missing=flight.adapter_missing)
 
     def _ratio(self, model: str) -> TokenRatio:
         ratio = self._ratios.get(model)
