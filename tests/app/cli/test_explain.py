@@ -82,8 +82,8 @@ def test_one_decision_for_people(run: Run, log: Path) -> None:
     )
     assert lines[1] == "decided by kv, runner-up b/0, 772 tokens behind"
     assert lines[2] == (
-        "why: a/0 took it because it holds 900 of 1,000 prompt tokens (b/0: 0), which saves 900 tokens of prefill; b/0 was "
-        "next, 772 tokens dearer, although a/0 means 128 tokens more for its load."
+        "why: a/0 took it because it holds 900 of 1,000 prompt tokens (b/0: 0), which saves 900 tokens of prefill; b/0 "
+        "was next, 772 tokens dearer, although a/0 means 128 tokens more for its load."
     )
     assert lines[3] == "worker score, tokens new waiting load price exact cached load excluded"
     assert lines[4] == "→ a/0 228 100 0 128 1 900 1"
@@ -217,7 +217,8 @@ class Rings:
             return msgspec.convert(
                 {"version": "0", "policy": "kv", "policy_in_force": "kv", "models": {}, "workers": [], "engines": [],
                  "requests": {"running": 0, "waiting": 0, "finished_total": 0, "failed_total": 0, "cancelled_total": 0,
-                              "retries_total": 0, "missing_usage_total": 0, "ttft_mean_ms": None, "cached_share": None}},
+                              "retries_total": 0, "missing_usage_total": 0, "ttft_mean_ms": None,
+                              "cached_share": None}},
                 Status,
             )  # fmt: skip
         name, _, query = path.removeprefix("/v1/decisions").partition("?")
@@ -270,7 +271,7 @@ def test_a_front_end_that_does_not_answer(run: Run, rings: Rings) -> None:
 
 def test_nothing_was_decided(run: Run, rings: Rings) -> None:
     rings.rows = {"http://h:1": []}
-    assert run("--last", 5)[::2] == (1, "pointsman: nothing was decided\n")
+    assert run("--last", 5)[::2] == (1, "pointsman: no decision that is kept matches; there may be none yet\n")
     assert run("--skew")[0] == 1
 
 

@@ -160,7 +160,9 @@ def _many(source: Source, query: Query, policy: Policy | None, registry: PolicyR
     found = source.search(query)
     if not found:
         raise NothingFoundError(
-            "there is no such decision" if query != Query(limit=query.limit) else "nothing was decided"
+            "no decision that is kept matches; there may be none yet"
+            if query.worst is None
+            else f"no decision that is kept matches and has what --worst {query.worst} goes by"
         )
     told = _told(source, found, query.worst)
     answer = Explanations(told)

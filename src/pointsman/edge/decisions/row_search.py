@@ -49,12 +49,12 @@ def measure(row: DecisionRow, worst: str) -> float | None:
 
 def search_rows(rows: Iterable[DecisionRow], query: Query) -> list[DecisionRow]:
     """What was found. `rows`: youngest last, as a log has them; the youngest, or the worst, are first in the answer."""
-    matching = (row for row in rows if matches(row, query))
+    matching: Iterable[DecisionRow] = (row for row in rows if matches(row, query))
     if query.worst is None:
         most = query.limit if query.last is None else min(query.last, query.limit)
         return list(reversed(deque(matching, most)))
     if query.last is not None:
-        matching = iter(deque(matching, query.last))
+        matching = deque(matching, query.last)
     valued = (
         (value, place, row) for place, row in enumerate(matching) if (value := measure(row, query.worst)) is not None
     )
