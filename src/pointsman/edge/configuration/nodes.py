@@ -85,7 +85,9 @@ def _read_documents(text: str, source: str) -> tuple[Node, ...]:
     loader = _FAST(text)
     found = []
     try:
-        while (root := loader.get_node()) is not None:
+        while loader.check_node():  # at the end the fast parser has no answer for get_node
+            root = loader.get_node()
+            assert root is not None
             node = _Reader(loader, source).read(root)
             if not (isinstance(node, ScalarNode) and node.value is None):
                 found.append(node)
