@@ -14,9 +14,11 @@ from pointsman.edge.wire.headers import NOT_PASSED_ON, Headers, passed_on
 from pointsman.edge.wire.http1_responder import Responder
 
 JSON = (b"content-type", b"application/json")
+REQUEST_ID_HEADER = b"x-pointsman-request-id"
+"""The id of the decision; `x-request-id` is the client's own where it gave one."""
 EVENT_STREAM = b"text/event-stream"
 
-_NOT_RELAYED = NOT_PASSED_ON | {b"x-request-id"}
+_NOT_RELAYED = NOT_PASSED_ON | {b"x-request-id", REQUEST_ID_HEADER}
 
 
 def send_json(responder: Responder, status: int, value: object) -> None:
@@ -42,6 +44,7 @@ def relayed_headers(headers: Headers, exchange: Exchange, worker: str) -> list[t
     """The engine's headers, and who answered."""
     kept = list(passed_on(headers, _NOT_RELAYED))
     kept.append((b"x-request-id", exchange.client_request_id))
+    kept.append((REQUEST_ID_HEADER, exchange.request.id.encode()))
     kept.append((b"x-pointsman-worker", worker.encode("latin-1", "replace")))
     if exchange.explanation is not None:
         kept.append((b"x-pointsman-explain", exchange.explanation))

@@ -15,7 +15,7 @@ from pointsman.core.model.plan import Reject
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.chance import decision_chance
-from pointsman.edge.serving.answers import reasons, send_error
+from pointsman.edge.serving.answers import REQUEST_ID_HEADER, reasons, send_error
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.engine_head import engine_headers
@@ -58,7 +58,7 @@ class Dispatcher:
         timeouts: Timeouts,
         clock: Clock,
         seed: int,
-        recorder: DecisionRecorder | None = None,
+        recorder: DecisionRecorder,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
@@ -93,8 +93,7 @@ class Dispatcher:
         finally:
             if exchange.ticket is not None:
                 exchange.ticket.ended(result_of(exchange, self._clock()))
-            if self._recorder is not None:
-                self._recorder.ended(exchange)
+            self._recorder.ended(exchange)
 
     async def _attempts(self, exchange: Exchange) -> None:
         """Only what never reached an engine is tried again: an engine that took a request may be computing it."""
@@ -146,6 +145,7 @@ class Dispatcher:
             ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact))
             exchange.dispatched_ms = now_ms
         exchange.decision = decision
+        self._recorder.decided(exchange, decision, timing)
         self._traffic.decision_s.observe(time.perf_counter() - started)
         if self._policy.shadows.active:
             exchange.shadows = self._policy.shadows.decide(request, view, timing, now_ms, chance, decision)
@@ -280,7 +280,7 @@ class Dispatcher:
         self._ledger.apply(Failed(exchange.request.id, self._clock(), message))
         self._traffic.responses[exchange.route, status] += 1
         exchange.status, exchange.http_status = "failed", status
-        headers = {b"x-request-id": exchange.client_request_id}
+        headers = {b"x-request-id": exchange.client_request_id, REQUEST_ID_HEADER: exchange.request.id.encode()}
         if retry_after_s is not None:
             headers[b"retry-after"] = b"%d" % max(1, round(retry_after_s))
         if exchange.explanation is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
+from pointsman.edge.decisions.record import DecisionRecord
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
@@ -42,6 +43,8 @@ class Exchange:
     shadows: dict[str, WorkerId | None] = field(default_factory=dict)
     """What shadow policies chose the last time, by policy."""
     dispatched_ms: float | None = None
+    record: DecisionRecord | None = None
+    """What is kept of it; None until something was decided."""
     relay: Relay | None = None
     """Of the last attempt that began."""
     status: str = ""

@@ -15,8 +15,12 @@ from pointsman.core.model.errors import EngineError
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
+from pointsman.edge.decisions.ring import DecisionRing
+from pointsman.edge.decisions.routes import DecisionRoutes
+from pointsman.edge.decisions.sampling import Sampling
 from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.clock import monotonic_ms
+from pointsman.edge.serving.decision_metrics import DecisionCollector
 from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.dispatch import Dispatcher
 from pointsman.edge.serving.engine_links import EngineLinks
@@ -79,6 +83,7 @@ class Frontend:
         self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, ssl_context=settings.engine_tls)
         self._keys = {source.name: source.api_key for source in settings.sources}
         self._decision_log = _decision_log(settings)
+        self.decisions = DecisionRing(settings.ring.most, settings.ring.most_bytes)
         dispatcher = Dispatcher(
             self.ledger,
             self.policy,
@@ -88,7 +93,9 @@ class Frontend:
             settings.timeouts,
             self._clock,
             self._seed,
-            None if self._decision_log is None else DecisionRecorder(self._decision_log, self._clock),
+            DecisionRecorder(
+                self.decisions, self._decision_log, _sampling(settings), self.traffic, self._clock, self._seed
+            ),
         )
         self._exact = ExactRouting(
             self.ledger,
@@ -115,9 +122,17 @@ class Frontend:
             self.policy,
             self.status,
             Indexer(self.ledger),
-            (self._collector(), ExactRoutingCollector(self._exact), RolloutCollector(self.policy)),
+            (
+                self._collector(),
+                ExactRoutingCollector(self._exact),
+                RolloutCollector(self.policy),
+                DecisionCollector(self.decisions, self.traffic),
+            ),
             lambda: not self._stopping,
-            RolloutRoutes(self.policy, has_route_key=settings.route_key is not None).routes(),
+            [
+                *RolloutRoutes(self.policy, has_route_key=settings.route_key is not None).routes(),
+                *DecisionRoutes(self.decisions, self._ids.gave).routes(),
+            ],
         )
         self._prober = Prober(
             self.emit,
@@ -253,6 +268,11 @@ class Frontend:
 def _decision_log(settings: FrontendSettings) -> DecisionLog | None:
     wanted = settings.decision_log
     return None if wanted is None else DecisionLog(wanted.path, wanted.max_bytes, wanted.keep, product=__version__)
+
+
+def _sampling(settings: FrontendSettings) -> Sampling:
+    wanted = settings.decision_log
+    return Sampling() if wanted is None else Sampling(wanted.sample, wanted.state)
 
 
 def _url_host(host: str) -> str:

@@ -61,6 +61,7 @@ class Relay:
         "_connection",
         "_exchange",
         "_first_ms",
+        "_gap_s",
         "_kept",
         "_kept_bytes",
         "_last_data_s",
@@ -100,6 +101,7 @@ class Relay:
         self._reported_tokens = 0
         self._next_report = 1
         self._first_ms: float | None = None
+        self._gap_s = 0.0
         self._last_ms = 0.0
         self._last_data_s = 0.0
         self._paused = False
@@ -145,6 +147,11 @@ class Relay:
         return self._first_ms
 
     @property
+    def gap_ms(self) -> float | None:
+        """Longest time between two pieces of a stream from its first event on."""
+        return None if self._first_ms is None else 1000 * self._gap_s
+
+    @property
     def defect(self) -> Defect | None:
         """What was wrong with a stream that had begun."""
         if self.error is not None:
@@ -178,7 +185,7 @@ class Relay:
 
     def on_data(self, data: bytes) -> None:
         """Some bytes of the body."""
-        self._last_data_s = self._loop.time()
+        self._came()
         scanner = self._scanner
         if scanner is None:
             self._keep(data)
@@ -196,12 +203,18 @@ class Relay:
         if scanner is None:
             self.on_data(data)
             return
-        self._last_data_s = self._loop.time()
+        self._came()
         out = scanner.feed(data)
         if out:
             self._exchange.responder.write(out, framed if out is data else None)
         if scanner.events >= self._next_report:
             self._report(scanner.events)
+
+    def _came(self) -> None:
+        now_s = self._loop.time()
+        if self._first_ms is not None and now_s - self._last_data_s > self._gap_s:
+            self._gap_s = now_s - self._last_data_s
+        self._last_data_s = now_s
 
     def _report(self, events: int) -> None:
         """The first token at once, later ones now and then: the ledger must not cost anything per chunk."""

@@ -41,6 +41,12 @@ SHADOW_DECISIONS = Metric(
 )
 SHADOW_TIME = Metric("pointsman_shadow_seconds", "Time spent in decisions of shadow policies.")
 
+DECISIONS = Metric("pointsman_decisions_kept", "Decisions in memory, by whether their requests run or ended.")
+DECISIONS_BYTES = Metric("pointsman_decisions_bytes", "About what decisions in memory take that ended.")
+DECISIONS_DROPPED = Metric("pointsman_decisions_dropped", "Decisions that made room for later ones in memory.")
+PREDICTION_RATIO = Metric(
+    "pointsman_prediction_ratio", "Observed over predicted time of finished requests, by what: ttft, tpot; 1 = right."
+)
 LOG_ROWS = Metric("pointsman_decision_log_rows", "Rows written to the decision log.")
 LOG_DROPPED = Metric("pointsman_decision_log_dropped", "Rows of the decision log that could not be written.")
 

@@ -9,6 +9,7 @@ from pointsman.edge.telemetry.histogram import (
     DECISION_BUCKETS_S,
     DURATION_BUCKETS_S,
     ITL_BUCKETS_S,
+    RATIO_BUCKETS,
     TTFT_BUCKETS_S,
     Histogram,
 )
@@ -33,3 +34,7 @@ class Traffic:
     """Mean time between the events of one stream, one observation a stream."""
     duration_s: Histogram = field(default_factory=lambda: Histogram(DURATION_BUCKETS_S))
     decision_s: Histogram = field(default_factory=lambda: Histogram(DECISION_BUCKETS_S))
+    ttft_ratio: Histogram = field(default_factory=lambda: Histogram(RATIO_BUCKETS))
+    """Observed over predicted, from the decision to the first token."""
+    tpot_ratio: Histogram = field(default_factory=lambda: Histogram(RATIO_BUCKETS))
+    """The same of the mean time between tokens."""
