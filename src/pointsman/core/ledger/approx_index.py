@@ -27,6 +27,8 @@ class ApproxIndex:
         self._ttl_ms = ttl_ms
         self._holders: dict[int, int] = {}
         self._held: dict[int, _Held] = {}
+        self.pushed_out: list[int] = []
+        """Blocks that the last prompt pushed out where it went."""
 
     def add_worker(self, slot: int, capacity_blocks: int) -> None:
         """Start with nothing for this slot."""
@@ -54,6 +56,7 @@ class ApproxIndex:
 
     def record(self, slot: int, keys: Sequence[int], now_ms: float) -> int:
         """These leading blocks of a prompt went there. Returns how many of them, from the first on, it had before."""
+        self.pushed_out = []
         held = self._held.get(slot)
         if held is None:
             return 0
@@ -70,7 +73,7 @@ class ApproxIndex:
             else:
                 holders[key] = holders.get(key, 0) | bit
             last_ms[key] = now_ms
-        self._trim(slot, held)
+        self.pushed_out = self._trim(slot, held)
         return known
 
     def forget(self, slot: int, keys: Sequence[int], first: int) -> None:
@@ -104,13 +107,25 @@ class ApproxIndex:
         held = self._held.get(slot)
         return len(held.last_ms) if held else 0
 
+    def capacity(self, slot: int) -> int:
+        """Number of blocks that there is room for, at least one."""
+        return self._held[slot].capacity_blocks
+
+    def filled(self, slot: int) -> float:
+        """Share of the room that is taken, 0 to 1."""
+        held = self._held[slot]
+        return len(held.last_ms) / held.capacity_blocks
+
     def __len__(self) -> int:
         return len(self._holders)
 
-    def _trim(self, slot: int, held: _Held) -> None:
+    def _trim(self, slot: int, held: _Held) -> list[int]:
+        dropped = []
         while len(held.last_ms) > held.capacity_blocks:
             key, _ = held.last_ms.popitem(last=False)
             self._drop_holder(key, slot)
+            dropped.append(key)
+        return dropped
 
     def _drop_holder(self, key: int, slot: int) -> None:
         rest = self._holders[key] & ~(1 << slot)

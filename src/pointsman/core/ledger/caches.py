@@ -13,6 +13,7 @@ from pointsman.core.ledger.groups import ModelGroup
 from pointsman.core.ledger.kv_view import CONFIDENT, KvView
 from pointsman.core.ledger.prefix_index import PrefixIndex
 from pointsman.core.ledger.public_hashes import PublicHashes
+from pointsman.core.ledger.reuse import Reuse
 from pointsman.core.ledger.runs import extend_runs
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
 from pointsman.core.model.request import Request
@@ -46,6 +47,9 @@ class Caches:
         self._trusted = 0
         """Bit mask of the seats whose own word is relied on."""
         self._capacity_tokens: dict[int, int] = {}
+        self._reuse_of: dict[str, Reuse] = {}
+        """By the first model of a worker: what one model evicts, requests for another one don't need."""
+        self._reuse: dict[int, Reuse] = {}
 
     # ---- membership
 
@@ -55,6 +59,7 @@ class Caches:
         self._views[slot] = KvView(KeySpec(size) if size else None)
         self._text.add_worker(slot, 1)
         self._take_seat(slot)
+        self._reuse[slot] = self._reuse_of.setdefault(spec.models[0] if spec.models else "", Reuse())
         self.resize(slot, spec.kv_capacity_tokens, bytes_per_token)
 
     def remove_worker(self, slot: int) -> None:
@@ -63,6 +68,9 @@ class Caches:
         self._leave_seat(slot)
         del self._views[slot]
         del self._capacity_tokens[slot]
+        del self._reuse[slot]
+        if not self._reuse:
+            self._reuse_of.clear()
 
     def resize(self, slot: int, capacity_tokens: int | None, bytes_per_token: float) -> None:
         """The KV cache holds so many tokens; None = unknown."""
@@ -89,6 +97,8 @@ class Caches:
         if view is None:
             return 0
         text = self._text.record(slot, request.blocks.keys, now_ms)
+        if not self.is_exact(slot):
+            self._reuse_of_text(slot, request.blocks.keys[text:])
         keys = self._token_keys(slot, request.token_blocks)
         if keys and view.spec is not None:
             first = exact_tokens // view.spec.block_size_tokens
@@ -133,6 +143,7 @@ class Caches:
             self._learn_spec(slot, event)
         if event.keys is not None:
             view.stored_blocks += self._exact.store(seat, event.medium, event.hashes, event.keys)
+            self._reuse_of_stored(slot, event.medium, event.keys)
             self._begin_anew_if_overfull(slot, event)
             self._trust_or_not(slot)
             return
@@ -148,6 +159,7 @@ class Caches:
         keys = chain(event.tokens, event.spec, parent, event.extras)
         hashes = event.hashes[: len(keys)]
         view.stored_blocks += self._exact.store(seat, event.medium, hashes, keys[: len(hashes)])
+        self._reuse_of_stored(slot, event.medium, keys)
         if self._public is not None and not event.extras:
             parent_key = None if event.parent is None else parent
             self._public.store(parent_key, keys, event.tokens, event.spec, event.lora_name)
@@ -161,6 +173,10 @@ class Caches:
         keys = self._exact.remove(seat, event.medium, event.hashes)
         if event.medium == GPU:
             self._on_its_way.forget(seat, keys, 0)
+        spec = self._views[slot].spec
+        if keys and spec is not None:
+            blocks = len(self._exact)
+            self._reuse[slot].evicted(keys, spec.block_size_tokens, blocks, self._exact.is_held)
 
     def cleared(self, slot: int) -> None:
         """Nothing is held any more, or nobody knows what."""
@@ -186,6 +202,21 @@ class Caches:
     def confidence(self, slot: int) -> float:
         """What the exact view of a worker is worth, 0 to 1."""
         return self._views[slot].confidence(self._capacity_blocks(slot))
+
+    def held_tokens(self, slot: int) -> int:
+        """Tokens whose KV it keeps, in use or cached, as far as known; 0 where its capacity is unknown."""
+        view = self._views.get(slot)
+        if view is None:
+            return 0  # it left
+        capacity = self._capacity_tokens[slot]
+        if view.spec is not None and self.is_exact(slot):
+            return min(capacity, self._exact.count(self._seat[slot]) * view.spec.block_size_tokens)
+        return round(capacity * self._text.filled(slot))
+
+    def reuse(self, group: ModelGroup) -> Reuse | None:
+        """Of what the workers of a group evict; None of no workers."""
+        slot = next(iter(group.row_of_slot), None)
+        return None if slot is None else self._reuse.get(slot)
 
     def view(self, slot: int) -> KvView:
         """The state of a worker's exact view; not to be changed."""
@@ -226,6 +257,20 @@ class Caches:
         self._exact.sweep(SWEPT_AT_ONCE)
 
     # ---- inside
+
+    def _reuse_of_text(self, slot: int, computed: Sequence[int]) -> None:
+        """A prompt of which these blocks are new pushed others out, as far as one knows."""
+        reuse, text = self._reuse[slot], self._text
+        reuse.computed(computed)
+        if text.pushed_out:
+            tokens = max(1, round((self._capacity_tokens[slot] or UNKNOWN_KV_CAPACITY_TOKENS) / text.capacity(slot)))
+            reuse.evicted(text.pushed_out, tokens, len(text), lambda key: text.mask_of(key) is not None)
+
+    def _reuse_of_stored(self, slot: int, medium: str, keys: Sequence[int]) -> None:
+        if medium == GPU:
+            self._reuse[slot].computed(keys)
+        else:
+            self._reuse[slot].moved(keys)
 
     def _write_tokens(
         self, spec: KeySpec, blocks: BlockKeys, request: Request, group: ModelGroup, table: NDArray[np.int64]

@@ -12,6 +12,7 @@ from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
 from pointsman.core.ledger.groups import ModelGroup, ModelGroups
 from pointsman.core.ledger.guards import guard
+from pointsman.core.ledger.reuse import Reuse
 from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.table import FleetTable
@@ -141,6 +142,13 @@ class Fleet:
         else:
             self.caches.feed_changed(slot, event)
         self.table.cells[Column.EXACT, slot] = self.caches.is_exact(slot)
+        self.table.cells[Column.HELD_TOKENS, slot] = self.caches.held_tokens(slot)
+
+    def sent(self, entry: WorkerEntry, request: Request, exact_tokens: int, at_ms: float) -> int:
+        """A prompt went to a worker that says it holds `exact_tokens` of it; as Caches.sent."""
+        text = self.caches.sent(entry.slot, request, exact_tokens, at_ms)
+        self.table.cells[Column.HELD_TOKENS, entry.slot] = self.caches.held_tokens(entry.slot)
+        return text
 
     def key_specs(self, model: str) -> frozenset[KeySpec]:
         """Ways in which prompts for a model have to be cut to be looked up exactly."""
@@ -232,6 +240,7 @@ class Fleet:
         """Lets go of what is too old to be believed, and learns step times."""
         self.caches.expire(at_ms)
         for entry in self._entries.values():
+            self.table.cells[Column.HELD_TOKENS, entry.slot] = self.caches.held_tokens(entry.slot)
             if entry.metrics_ms is not None and at_ms - entry.metrics_ms > METRICS_BELIEVED_MS:
                 entry.metrics_ms = entry.kv_use = entry.foreign_before = None
                 self.table.cells[Column.FOREIGN, entry.slot] = 0
@@ -263,6 +272,10 @@ class Fleet:
         _exclude_for_request(request, group, tried, table)
         lifted = self._guards is not NO_GUARDS and guard(self._guards, request, group, table)
         return FleetView(group.workers, table, outlook, lifted)
+
+    def reuse(self, model: str) -> Reuse | None:
+        """Of what the workers of a model evict; None where there are none."""
+        return self.caches.reuse(self._group(model))
 
     def snapshots(self) -> tuple[WorkerSnapshot, ...]:
         """All workers, in the order in which they joined."""

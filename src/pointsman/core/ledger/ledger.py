@@ -109,9 +109,12 @@ class Ledger:
 
     def _outlook(self, request: Request) -> Outlook:
         expected = self._expected(request)
+        reuse = self._fleet.reuse(request.model)
         return Outlook(
             output_tokens=expected.tokens(request.max_output_tokens),
             answers_seen=expected.answers_seen,
+            reuse=0.0 if reuse is None else reuse.share,
+            evictions_seen=0.0 if reuse is None else reuse.seen,
             adapter_load_ms=self._adapter_loads.load_ms,
         )
 
@@ -211,7 +214,7 @@ class Ledger:
         flight.kv_tokens = request.prompt_tokens
         flight.started = False
         exact_tokens = flight.cached_tokens if event.exact else 0
-        flight.text_before = self._fleet.caches.sent(entry.slot, request, exact_tokens, event.at_ms)
+        flight.text_before = self._fleet.sent(entry, request, exact_tokens, event.at_ms)
         entry.flights[request.id] = flight
         entry.totals.dispatched += 1
         self._totals.dispatched += 1
