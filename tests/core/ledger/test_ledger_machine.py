@@ -13,11 +13,23 @@ from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.blocks import text_block_keys
 from pointsman.core.model.request import Request
+from pointsman.core.model.slo import Slo
 from pointsman.core.model.view import NOT_ZERO, Column
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 
 ENGINES = ("a", "b", "c")
-COUNTED = (Column.RUNNING, Column.PREFILL_TOKENS, Column.KV_TOKENS, Column.WAITING_FIRST)
+COUNTED = (
+    Column.RUNNING,
+    Column.PREFILL_TOKENS,
+    Column.KV_TOKENS,
+    Column.WAITING_FIRST,
+    Column.REMAINING_TOKENS,
+    Column.SLO_WAITING,
+    Column.SLO_DUE_MS,
+    Column.SLO_DECODING,
+    Column.SLO_TPOT_US,
+)
+SLOS = (None, Slo(500.0), Slo(None, 50.5), Slo(1234.5, 20.0, "interactive"))
 
 
 @dataclass
@@ -98,11 +110,24 @@ class LedgerMachine(RuleBasedStateMachine):
         tokens=st.integers(0, 200),
         sequences=st.integers(1, 4),
         streamed=st.booleans(),
+        slo=st.sampled_from(SLOS),
+        limit=st.none() | st.integers(0, 100),
     )
-    def admit(self, text: bytes, tokens: int, sequences: int, streamed: bool) -> None:
+    def admit(
+        self, text: bytes, tokens: int, sequences: int, streamed: bool, slo: Slo | None, limit: int | None
+    ) -> None:
         self.count += 1
-        keys = text_block_keys(text, 16, 0)
-        request = Request(f"r{self.count}", "m", self.now, tokens, keys, sequences=sequences, streamed=streamed)
+        request = Request(
+            f"r{self.count}",
+            "m",
+            self.now,
+            tokens,
+            text_block_keys(text, 16, 0),
+            sequences=sequences,
+            streamed=streamed,
+            slo=slo,
+            max_output_tokens=limit,
+        )
         self.ledger.apply(ev.Admitted(request, self.now))
         self.flights[request.id] = Naive(request)
 
@@ -180,6 +205,21 @@ class LedgerMachine(RuleBasedStateMachine):
             assert worker.kv_tokens == sum(f.kv for f in mine)
         assert self.ledger.waiting == sum(f.worker is None for f in self.flights.values())
         assert self.ledger.in_flight == len(self.flights)
+
+    @invariant()
+    def promises_agree_with_the_naive_sums(self) -> None:
+        request = Request("asks", "m", self.now, 1)
+        view = self.ledger.view(request)
+        for row, worker in enumerate(view.workers):
+            mine = [f for f in self.flights.values() if f.incarnation == self.fleet.live[worker]]
+            waiting = [f.request for f in mine if not f.started]
+            due = [round(r.arrival_ms + r.slo.ttft_ms) for r in waiting if r.slo and r.slo.ttft_ms]
+            tpot = [f.request.slo.tpot_ms for f in mine if f.started and f.request.slo and f.request.slo.tpot_ms]
+            told = {column: int(view.table[column, row]) for column in COUNTED}
+            assert told[Column.WAITING_FIRST] == len(waiting)
+            assert (told[Column.SLO_WAITING], told[Column.SLO_DUE_MS]) == (len(due), sum(due))
+            assert (told[Column.SLO_DECODING], told[Column.SLO_TPOT_US]) == (len(tpot), sum(tpot) * 1000)
+            assert told[Column.REMAINING_TOKENS] >= 0
 
     @invariant()
     def nothing_is_negative(self) -> None:

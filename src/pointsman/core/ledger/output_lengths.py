@@ -25,7 +25,7 @@ _BUCKETS = 1 + _PER_OCTAVE * _OCTAVES
 _MEMORY = 500.0
 """Answers that a histogram rests on: the influence of older ones fades."""
 _KEEP = 1 - 1 / _MEMORY
-_BORROWED = 10.0
+_BORROWED = 5.0
 """Answers that the more general histogram counts as."""
 _GUESS_MEDIAN, _GUESS_SPREAD = 125.0, 1.2
 """Of a log-normal guess; its mean is about 256 tokens."""
