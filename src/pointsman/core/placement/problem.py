@@ -168,9 +168,9 @@ def _replica_levels(
     groups: tuple[RoleGroup, ...],
     dropped: Collection[str],
     whole_replicas: Mapping[str, str | None] | None,
-) -> dict[int, int]:
-    """Role → level at which its pods become whole replicas: the nearest of what is required and what is preferred."""
-    found: dict[int, int] = {}
+) -> dict[int, list[int]]:
+    """Role → levels that its replicas may not leave, near to far: at the nearest one its pods become whole replicas."""
+    found: dict[int, list[int]] = {}
     for role, group in enumerate(groups):
         required = group.replica_required if whole_replicas is None else whole_replicas.get(group.name)
         levels = [] if required is None else [_level(state, gang, f"{group.name}.replica_required", required)]
@@ -178,7 +178,7 @@ def _replica_levels(
             level = _level(state, gang, f"{group.name}.replica_preferred", group.replica_preferred)
             levels += [] if group.name in dropped else [level]
         if levels and group.pods_per_replica > 1:
-            found[role] = min(levels)
+            found[role] = sorted(set(levels))
     return found
 
 
@@ -197,16 +197,17 @@ def _order(
 def _steps(
     layout: Layout,
     level: int,
-    sizes: dict[int, int],
+    sizes: dict[int, list[int]],
     groups: tuple[RoleGroup, ...],
     bundles: list[tuple[int, frozenset[int]]],
 ) -> tuple[Layout, tuple[Group | Bundle, ...]]:
     steps: list[Group | Bundle] = []
     for item, roles in enumerate(layout.roles):
-        role = min(roles)
-        # Where a role is a bundle already, all its replicas are together anyway.
-        if len(roles) == 1 and sizes.get(role) == level and not _bundled(role, level, bundles):
-            step = Group(item, groups[role].pods_per_replica)
+        bound = [role for role in roles if level in sizes.get(role, ())]
+        if bound:
+            # Where a role is a bundle already its replicas are whole; they only may not be outside of all domains.
+            is_first = len(roles) == 1 and level == sizes[bound[0]][0] and not _bundled(bound[0], level, bundles)
+            step = Group(item, groups[bound[0]].pods_per_replica if is_first else 1)
             steps.append(step)
             layout = step.after(layout)
     for at, roles in bundles:

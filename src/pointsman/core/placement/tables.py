@@ -98,7 +98,7 @@ class Table:
         *others, last = vector
         if any(count >= size for count, size in zip(others, self.values.shape[1:], strict=True)):
             return None
-        column = self.values[(..., *others)] if others else self.values
+        column = self.values.reshape(len(self.costs), -1)[:, int(np.ravel_multi_index(others, self.values.shape[1:]))]
         fits = np.flatnonzero(column >= last)
         return int(self.costs[fits[0]]) if len(fits) else None
 
