@@ -148,6 +148,12 @@ def _note(source: Source, rows: list[DecisionRow]) -> None:
     estimated = sum(row.prompt_from == "estimate" for row in rows)
     if estimated:
         notes.append(f"{estimated} prompts are as long as was estimated from their text; no engine counted them")
+    sampled = [row for row in rows if row.sample < 1]
+    if sampled:
+        notes.append(
+            f"{len(sampled)} requests stand for about {sum(1 / row.sample for row in sampled if row.sample > 0):,.0f}: "
+            "only a sample was written (decision-log.sample), so there is less load and less to find in caches"
+        )
     several = sum(row.sequences > 1 for row in rows)
     if several:
         notes.append(
