@@ -32,8 +32,10 @@ _SLOWER_TOKENS = 2.0
 """The same by the times between tokens alone, which depend on the load, too."""
 _FEWEST = 3
 """Rows of a worker that its speed is told from."""
+_BESIDE = 7
+"""Rows of the worker on each side of the request that its speed is told from."""
 _AROUND = 30
-"""Rows of a worker next to the request that its speed is told from."""
+"""Rows of the others, next to the request."""
 _COMPLETE = "complete"
 
 
@@ -247,17 +249,19 @@ def slowness(
     known = 1.0 if times is None else times.times_others
     own = ratio(row)
     there = _median(ratio(one) for one in _nearest(row, around, same=False))
-    here = _median(ratio(one) for one in _nearest(row, around, same=True))
     signs = [known]
-    if here is not None and there:
-        signs.append(known * here / there)
+    apart_there = _median(one.itl_ms for one in _nearest(row, around, same=False))
+    # It may have turned slow just then, or have been so until then.
+    for side in _sides(row, around):
+        here = _median(ratio(one) for one in side)
+        if here is not None and there:
+            signs.append(known * here / there)
+        apart = _median(one.itl_ms for one in side)
+        if apart is not None and apart_there and apart / apart_there >= _SLOWER_TOKENS:
+            signs.append(apart / apart_there)
     fact = facts.get(row.worker or "")
     if fact is not None and fact.factor is not None:
         signs.append(fact.factor)
-    apart = _median(one.itl_ms for one in _nearest(row, around, same=True))
-    apart_there = _median(one.itl_ms for one in _nearest(row, around, same=False))
-    if apart is not None and apart_there and apart / apart_there >= _SLOWER_TOKENS:
-        signs.append(apart / apart_there)
     if own is None:
         return max(signs)
     return min(max(signs), known * own / (there or 1.0))
@@ -277,6 +281,14 @@ def _nearest(row: DecisionRow, around: Sequence[DecisionRow], *, same: bool) -> 
     """In time, of the same worker or of all others."""
     rows = [one for one in around if one.id != row.id and one.worker is not None and (one.worker == row.worker) is same]
     return sorted(rows, key=lambda one: abs(one.at_ms - row.at_ms))[:_AROUND]
+
+
+def _sides(row: DecisionRow, around: Sequence[DecisionRow]) -> tuple[list[DecisionRow], list[DecisionRow]]:
+    """The few of the same worker just before and just after."""
+    its = _nearest(row, around, same=True)
+    before = [one for one in its if one.at_ms <= row.at_ms]
+    after = [one for one in its if one.at_ms >= row.at_ms]
+    return before[:_BESIDE], after[:_BESIDE]
 
 
 def _median(values: Iterable[float | None]) -> float | None:
