@@ -190,7 +190,8 @@ def test_skew(run: Run, tmp_path: Path) -> None:
     log = write(tmp_path / "d.jsonl", *uneven)
     code, out, _ = run("--skew", "--log", log)
     assert code == 0
-    assert "route_keys: route keys are too coarse" in out
+    assert "route keys are too coarse" in out
+    assert "to do (route_keys): route by something finer" in out
     document = json.loads(run("--skew", "--log", log, "--json")[1])
     assert document["models"][0]["causes"][0]["kind"] == "route_keys"
     even = write(tmp_path / "e.jsonl", *dealt(Kv(), 400))

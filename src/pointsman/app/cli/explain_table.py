@@ -131,8 +131,7 @@ def print_skew(console: Console, reports: Sequence[SkewReport]) -> None:
             )
         console.print(table)
         for cause in report.causes:
-            console.print(f"[bold]{escape(cause.kind)}[/bold]: {escape(cause.text)}", soft_wrap=True)
-            console.print(f"  to do: {escape(cause.advice)}", soft_wrap=True)
+            console.print(f"to do ({escape(cause.kind)}): {escape(cause.advice)}", soft_wrap=True)
 
 
 # ---- parts of one decision

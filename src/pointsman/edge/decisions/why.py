@@ -138,9 +138,12 @@ def _differences(chosen: LoggedCandidate, runner: LoggedCandidate, parts: Parts)
 def _with_cache(
     row: DecisionRow, chosen: LoggedCandidate, runner: LoggedCandidate, better: list[str], told: list[str]
 ) -> str:
-    """What it holds leads the sentence where that has a part in the largest reason."""
-    if better[0] not in _CACHE_TERMS or chosen.cached <= runner.cached:
+    """What it holds leads the sentence where that has a part in the first reason, and ends it in a later one."""
+    if chosen.cached <= runner.cached or not set(better) & set(_CACHE_TERMS):
         return f"it means {listed(told)}"
+    if better[0] not in _CACHE_TERMS:
+        held = f"{chosen.cached:,} of {row.prompt_tokens:,} prompt tokens, {runner.worker} {runner.cached:,}"
+        return f"it means {listed(told)} (it holds {held})"
     fact = f"it holds {chosen.cached:,} of {row.prompt_tokens:,} prompt tokens ({runner.worker}: {runner.cached:,})"
     if better[0] in _PREFILL_TERMS:
         rest = f", and it means {listed(told[1:])}" if told[1:] else ""
