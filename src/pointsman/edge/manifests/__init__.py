@@ -1,0 +1,1 @@
+"""Files of clusters and deployments: ours, those of kubectl, those of Dynamo."""
