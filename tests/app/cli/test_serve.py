@@ -74,7 +74,7 @@ def test_serve_status_policies(start: Start, tmp_path: Path, capsys: pytest.Capt
 
     assert main.run(["status", "--admin-url", admin]) == 0
     table = capsys.readouterr().out
-    assert "policy auto → prefix" in table
+    assert "policy auto → cost" in table
     assert worker in table
     assert "1 finished" in table
 
@@ -117,10 +117,7 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
             ["--engine", "http://a:1", "--port", "99999"],
             "--port: control-plane.listen_port: expected an integer from 0",
         ),
-        (
-            ["--engine", "http://a:1", "--policy", "cost"],
-            "--policy: routing.policy: cost: routing by predicted time: not built yet",
-        ),
+        (["--engine", "http://a:1", "--policy", "session"], "--policy: routing.policy: session needs routing.route_key"),
         (["--config", "absent.yaml"], "absent.yaml: can't be read"),
         (["--engine", "http://a:1", "--port", "0", "--processes", "2"], "--processes: several front ends can't share"),
         (

@@ -230,9 +230,9 @@ class TestKv:
 
 
 class TestAuto:
-    def test_is_kv_where_anybody_can_be_relied_on_and_prefix_elsewhere(self) -> None:
-        assert decide("auto", FleetView.of(["a/0", "b/0"], exact=[0, 1])).policy == "kv"
-        assert decide("auto", FleetView.of(["a/0", "b/0"])).policy == "prefix"
+    def test_is_cost_with_and_without_kv_events(self) -> None:
+        assert decide("auto", FleetView.of(["a/0", "b/0"], exact=[0, 1])).policy == "cost"
+        assert decide("auto", FleetView.of(["a/0", "b/0"])).policy == "cost"
 
 
 class TestRegistry:

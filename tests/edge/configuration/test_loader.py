@@ -130,7 +130,6 @@ FAULTS = [
     (NODE + "    gpu_count: -1", "expected an integer of at least 0, not -1"),
     (NODE + "    max_batch_size: 0", "expected an integer of at least 1, or none, not 0"),
     (NODE + "    name: 'a b'", "expected text of letters, digits and"),
-    ("routing:\n  policy: cost", "c.yaml:2: routing.policy: cost: routing by predicted time: not built yet in 0.1"),
     ('routing:\n  policy: "k\\nv"', "c.yaml:2: routing.policy: expected text without line breaks and other control"),
     (
         NODE + '    models: ["m\\0"]',

@@ -41,10 +41,6 @@ def test_no_flags_change_nothing() -> None:
             "--port: control-plane.admin_port: 8081 is listen_port too",
         ),
         (
-            Override("--policy", "routing", "policy", "cost"),
-            "--policy: routing.policy: cost: routing by predicted time: not built",
-        ),
-        (
             Override("--policy", "routing", "policy", "session"),
             "--policy: routing.policy: session needs routing.route_key",
         ),

@@ -110,9 +110,9 @@ async def test_a_prompt_goes_where_its_blocks_are_even_if_others_put_them_there(
     worker, answer = await fleet.chat(story("Ada"), EXPLAIN)
     assert worker == "b/0"
     said = json.loads(answer.header(b"x-pointsman-explain") or b"")
-    assert said["policy"] == "kv"
+    assert (said["policy"], said["unit"]) == ("cost", "ms")
     chosen = said["candidates"][0]
-    assert chosen["terms"]["exact"] == 1
+    assert chosen["score"] == pytest.approx(sum(chosen["terms"].values()), abs=0.1)
     assert chosen["cached_tokens"] == cached_tokens(answer) > 100
 
 
@@ -132,7 +132,7 @@ async def test_predictions_are_what_the_engines_report(fleet: Fleet) -> None:
 
 
 async def test_a_burst_of_siblings_lands_together_before_any_event(fleet: Fleet) -> None:
-    await fleet.open(profile="tiny", speedup=20.0)
+    await fleet.open(frontend={"policy": "kv"}, profile="tiny", speedup=20.0)
     await fleet.exact()
     for sim in fleet.sims:
         sim.state.set_faults(Faults(events=EventFaults(stop=True)))
@@ -203,7 +203,7 @@ async def test_without_events_nothing_is_tokenized(fleet: Fleet) -> None:
     await fleet.open(kv_events=None, replay=None)
     for _ in range(2):
         await fleet.chat(story("Ada"))
-    assert fleet.frontend.policy.in_force(any(w.exact for w in fleet.workers())) == "prefix"
+    assert fleet.frontend.policy.in_force() == "cost"
     assert all(worker.kv.state == "off" for worker in fleet.workers())
 
 

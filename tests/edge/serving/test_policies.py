@@ -99,8 +99,8 @@ def test_a_policy_that_breaks_its_contract_is_logged_with_its_traceback_once(cho
     assert all(reason in record.getMessage() and "r1" in record.getMessage() for record in caplog.records)
 
 
-def test_what_auto_means_depends_on_the_fleet() -> None:
+def test_auto_means_cost() -> None:
     active = ActivePolicy(PolicyRegistry(), "auto")
-    assert (active.in_force(any_exact=True), active.in_force(any_exact=False)) == ("kv", "prefix")
+    assert active.in_force() == "cost"
     active.switch("random")
-    assert active.in_force(any_exact=True) == "random"
+    assert active.in_force() == "random"

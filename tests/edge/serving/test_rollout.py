@@ -310,7 +310,7 @@ def test_several_watchers_share_the_chance_of_a_false_alarm() -> None:
 
 def test_what_auto_leaves_all_decisions_to_needs_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     one = active(rollout=HALF)
-    monkeypatch.setattr(one, "in_force", lambda any_exact: "last")
+    monkeypatch.setattr(one, "in_force", lambda: "last")
     with pytest.raises(PolicyError, match=r"the policy last decides already \(policy first\)"):
         one.roll_out(HALF)
     one.switch("random")

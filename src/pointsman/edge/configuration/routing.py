@@ -22,8 +22,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="Name of the policy (`pointsman policies` lists them); `auto` is `kv` where an engine's KV "
-            "events can be relied on and `prefix` elsewhere.",
+            description="Name of the policy (`pointsman policies` lists them); `auto` is `cost`.",
         ),
     ] = "auto"
     route_key: Annotated[
@@ -66,7 +65,6 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     preempt_enabled: Annotated[bool, Meta(description="Let urgent requests interrupt others.")] = False
 
     not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
-        "policy": {"cost": "routing by predicted time"},
         "preempt_enabled": {True: "preemption"},
         "fallback_to_local": {False: "remote prefill, without which there is nothing to fall back from"},
     }

@@ -222,7 +222,7 @@ class Frontend:
             self._prober.statuses(),
             self.traffic,
             self.policy.configured_name,
-            self.policy.in_force(any(worker.exact for worker in fleet.workers)),
+            self.policy.in_force(),
         )
         trials = rollout_document(self.policy)
         status.rollout, status.shadows = trials.rollout, trials.shadows

@@ -15,9 +15,8 @@ from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.auto import Auto
-from pointsman.core.policies.kv import Kv
+from pointsman.core.policies.cost import Cost
 from pointsman.core.policies.policy import Policy, Timing
-from pointsman.core.policies.prefix import Prefix
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.policies.session import Session
 from pointsman.core.trials.arms import Arm, By
@@ -100,11 +99,9 @@ class ActivePolicy:
         """Names that `switch` takes."""
         return self._registry.names()
 
-    def in_force(self, any_exact: bool) -> str:
-        """The policy that decides for most requests now: `auto` leaves it to another one."""
-        if self.policy.name != Auto.name:
-            return self.policy.name
-        return Kv.name if any_exact else Prefix.name
+    def in_force(self) -> str:
+        """The policy that decides now: `auto` leaves it to another one."""
+        return Cost.name if self.policy.name == Auto.name else self.policy.name
 
     # ---- changes
 
@@ -166,8 +163,8 @@ class ActivePolicy:
         return LiveRollout(self.policy, self._usable(order.policy, where), order, watchers=self._watchers)
 
     def _already(self, name: str) -> bool:
-        """Whether it is the base policy, or all that `auto` ever leaves decisions to."""
-        return name == self.configured_name or {self.in_force(True), self.in_force(False)} == {name}
+        """Whether it is the base policy, or what `auto` leaves decisions to."""
+        return name in (self.configured_name, self.in_force())
 
     def _usable(self, name: str, where: str = "") -> Policy:
         try:

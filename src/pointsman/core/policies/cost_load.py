@@ -1,0 +1,50 @@
+"""What each worker is doing, as the terms of the cost policy need it: one float a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column, FleetView
+
+Floats = NDArray[np.float64]
+
+OFFLOADED_CREDIT = 0.75
+"""Of computing a token, what is saved by fetching it from a tier below the GPU: it takes about a quarter of the time
+(time-model.md, llm-d's figures for prompts of 8 to 48 thousand tokens)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostLoad:
+    """One entry a worker of the view."""
+
+    table: Floats
+    """The view's table as floats, (len(Column), workers)."""
+    new: Floats
+    """Prompt tokens of the request that it would have to compute."""
+    waiting: Floats
+    """Sequences whose first token has not come."""
+    decoding: Floats
+    """Sequences that have it, others' included."""
+    there: Floats
+    """Both."""
+    context: Floats
+    """KV tokens that they read in a step, once all of them decode."""
+
+
+def cost_load(request: Request, view: FleetView) -> CostLoad:
+    """Read a view. Sequences that are not ours are taken to be like the request."""
+    table = view.table.astype(np.float64)
+    new = request.prompt_tokens - table[Column.CACHED_TOKENS]
+    if view.table[Column.OFFLOADED_TOKENS].any():
+        new = new - OFFLOADED_CREDIT * table[Column.OFFLOADED_TOKENS]
+    foreign = table[Column.FOREIGN]
+    there = table[Column.RUNNING] + foreign
+    waiting = np.minimum(table[Column.WAITING_FIRST], there)
+    context = table[Column.KV_TOKENS]
+    if foreign.any():
+        context = context + foreign * (request.prompt_tokens + view.outlook.output_tokens / 2)
+    return CostLoad(table, new, waiting, there - waiting, there, context)
