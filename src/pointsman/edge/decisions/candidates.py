@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,11 +11,14 @@ from pointsman.edge.telemetry.decision_row import LoggedCandidate
 
 _DIGITS = 6
 """After the point: a nanosecond."""
-_LARGEST = sys.float_info.max
+_LARGEST = 1e300
 
 
 def logged_candidates(decision: Decision, most: int | None = None) -> list[LoggedCandidate]:
-    """At most `most` of them. The chosen one is first among equals; what is no number is the largest there is."""
+    """At most `most` of them, the chosen one always among them; it is the first of equals.
+
+    What is no number, or larger than 1e300, is 1e300.
+    """
     view = decision.view
     excluded = view.column(Column.EXCLUSION)
     scores = _numbers(decision.scores)
@@ -26,6 +27,8 @@ def logged_candidates(decision: Decision, most: int | None = None) -> list[Logge
     if chosen is not None:
         others[chosen] = False
     order = np.lexsort((others, np.where(excluded == 0, scores, 0.0), excluded != 0))[:most]
+    if chosen is not None and len(order) and chosen not in order:
+        order[-1] = chosen
     rows = order.tolist()
     terms = [(name, _numbers(values)[order].tolist()) for name, values in decision.terms.items()]
     columns = zip(
@@ -59,7 +62,7 @@ def exclusions(decision: Decision) -> dict[str, int]:
 def _numbers(values: NDArray[np.generic]) -> NDArray[np.float64]:
     """As JSON can say them."""
     found = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(found).all():
-        found = np.nan_to_num(found, nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
+    if not (np.abs(found) <= _LARGEST).all():
+        found = np.clip(np.nan_to_num(found, nan=_LARGEST), -_LARGEST, _LARGEST)
     rounded: NDArray[np.float64] = np.round(found, _DIGITS)
     return rounded
