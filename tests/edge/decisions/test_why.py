@@ -45,8 +45,8 @@ def test_the_differences_to_the_runner_up_are_the_reasons() -> None:
 def test_the_time_to_the_first_token_is_taken_apart_where_the_state_tells() -> None:
     parts = {"b/0": {"queue_ms": 30.0, "prefill_ms": 10.0}, "a/0": {"queue_ms": 250.0, "prefill_ms": 73.0}}
     assert why(row("cost", "ms", BEST, NEXT), parts) == (
-        "b/0 took it because it means 220 ms less queue before it and 63 ms less prefill (it holds 5,840 of 6,012 prompt "
-        "tokens, a/0 172); a/0 was next, 190 ms dearer, although b/0 means 80 ms more decoding"
+        "b/0 took it because it means 220 ms less queue before it and 63 ms less prefill (it holds 5,840 of 6,012 "
+        "prompt tokens, a/0 172); a/0 was next, 190 ms dearer, although b/0 means 80 ms more decoding"
     )
     parts = {"b/0": {"queue_ms": 30.0, "prefill_ms": 10.0}, "a/0": {"queue_ms": 80.0, "prefill_ms": 243.0}}
     assert why(row("cost", "ms", BEST, NEXT), parts) == (
