@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from pointsman.core.placement.assembly import pods_of
 from pointsman.core.placement.attempt import Attempt, attempt, possible
@@ -61,11 +62,14 @@ def grown(
         for group in gang.groups:
             room = group.max_replicas - best.replicas[group.name]
             if room > 0:
-                name = group.name
-                best = _spilled(state, gang, best, room, lambda count, name=name: {name: count}, timer)  # type: ignore[misc]
+                best = _spilled(state, gang, best, room, partial(_only, group.name), timer)
     except BudgetSpentError:
         pass
     return best
+
+
+def _only(role: str, count: int) -> Counts:
+    return {role: count}
 
 
 def _spilled(

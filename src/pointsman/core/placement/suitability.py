@@ -34,6 +34,10 @@ class Suitability:
             self._known[key] = found
         return found
 
+    def large_enough(self, group: RoleGroup) -> Bools:
+        """By node: whether a pod of the role would fit if the node were empty."""
+        return np.fromiter((_too_small(node, group) is None for node in self.nodes), np.bool_, len(self.nodes))
+
     def obstacles(self, group: RoleGroup) -> Counter[str]:
         """Why nodes will not do for a role even if they were empty and up → how many; the others are not counted."""
         found: Counter[str] = Counter()

@@ -1,0 +1,1 @@
+"""Many gangs: queues with quotas and fair shares, and the cycle that places, moves and evicts whole gangs."""

@@ -1,0 +1,67 @@
+"""Order: which waiting gang is next.
+
+Down the tree, the sibling that has least of what it should have: first those below their fair share, of these those
+that stay within their quota with the gang, then by priority of the queue, by the dominant share that they would have
+with the gang, and by age. In a queue: higher priority, then age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pointsman.core.placement.gang import Gang
+from pointsman.core.placement.queues.amounts import Amounts, plus
+from pointsman.core.placement.queues.tree import ROOT, Queue, QueueTree
+from pointsman.core.placement.queues.usage import Usage, floor_of
+
+_Key = tuple[bool, bool, int, float, float, str]
+
+
+def in_queue(gang: Gang) -> tuple[int, float, str]:
+    """Sorts the gangs of one queue."""
+    return -gang.priority, gang.submitted_at_s, gang.name
+
+
+class FairOrder:
+    """Gangs one after another; what was placed meanwhile counts for the next choice."""
+
+    def __init__(self, tree: QueueTree, shares: Mapping[str, Amounts], gangs: Iterable[Gang]) -> None:
+        self._tree = tree
+        self._shares = shares
+        self._waiting: dict[str, list[Gang]] = {}
+        for gang in sorted(gangs, key=in_queue, reverse=True):
+            self._waiting.setdefault(gang.queue, []).append(gang)
+        self._floors = {gang.name: floor_of(gang) for waiting in self._waiting.values() for gang in waiting}
+
+    def next(self, usage: Usage) -> Gang | None:
+        """The next one, which then waits no longer; None when there is none. Queues that are not there come last."""
+        gang = self._best(ROOT, usage)
+        if gang is None:
+            rest = [name for name, waiting in self._waiting.items() if waiting]
+            return self._waiting[min(rest)].pop() if rest else None
+        return self._waiting[gang.queue].pop()
+
+    def _best(self, name: str, usage: Usage) -> Gang | None:
+        children = self._tree.children[name]
+        if not children:
+            waiting = self._waiting.get(name)
+            return waiting[-1] if waiting else None
+        best: tuple[_Key, Gang] | None = None
+        for child in children:
+            gang = self._best(child.name, usage)
+            if gang is None:
+                continue
+            key = self._key(child, gang, usage)
+            if best is None or key < best[0]:
+                best = key, gang
+        return None if best is None else best[1]
+
+    def _key(self, queue: Queue, gang: Gang, usage: Usage) -> _Key:
+        held, share, quota = usage.held[queue.name], self._shares[queue.name], queue.quota.amounts
+        asked = self._floors[gang.name]
+        with_gang = plus(held, asked)
+        kinds = [kind for kind in range(3) if asked[kind]]
+        over_share = any(held[kind] >= share[kind] for kind in kinds)
+        over_quota = any(with_gang[kind] > quota[kind] for kind in kinds)
+        dominant = max((with_gang[kind] / share[kind] if share[kind] else float("inf") for kind in kinds), default=0.0)
+        return over_share, over_quota, -queue.priority, dominant, gang.submitted_at_s, gang.name
