@@ -28,11 +28,29 @@ from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 from pointsman.core.policies.policy import NO_TIMING
 from pointsman.core.policies.registry import PolicyRegistry
+from pointsman.edge.decisions.ring import DecisionRing
+from pointsman.edge.decisions.sampling import Sampling
+from pointsman.edge.serving.clock import monotonic_ms
+from pointsman.edge.serving.decision_record import DecisionRecorder
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.telemetry.traffic import Traffic
 
 STAGES = ("pack", "keys", "view", "decide", "record", "total")
 MODEL = "model"
 _SPEC = KeySpec(BLOCK_TOKENS)
 _CAPACITY_TOKENS = 1_600_000
+
+
+class _Exchange(Exchange):
+    """Of a request without a client or an engine."""
+
+    def __init__(self) -> None:
+        self.client_request_id = b""
+        self.record = self.relay = self.ticket = None
+        self.attempts = self.http_status = 0
+        self.status = "finished"
+        self.shadows = {}
+        self.dispatched_ms = None
 
 
 class ExactBench:
@@ -44,7 +62,8 @@ class ExactBench:
         self._policy = PolicyRegistry().get("kv")
         self._chains = ChainCache()
         self._rng = random.Random(1)
-        self._in_flight: deque[str] = deque()
+        self._in_flight: deque[_Exchange] = deque()
+        self._recorder = DecisionRecorder(DecisionRing(), None, Sampling(), Traffic(), monotonic_ms, 1)
         self.seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
         self._hashes: list[tuple[int, ...]] = []
         """For each session: the engines' own ids of the blocks that are known."""
@@ -89,6 +108,7 @@ class ExactBench:
     def one(self, number: int, limit: int) -> None:
         """Decide one request, and end the oldest one when more than `limit` run. Only the decision is timed."""
         tokens = self._prompts.prompt(number)
+        exchange = _Exchange()
         now_ms, ledger = float(number), self._ledger
         clock = time.perf_counter
         started = clock()
@@ -97,6 +117,7 @@ class ExactBench:
         blocks = self._chains.keys(packed, _SPEC)
         keyed = clock()
         request = Request(f"r{number}", MODEL, now_ms, len(tokens), token_blocks={_SPEC: blocks})
+        exchange.request = request
         ledger.apply(Admitted(request, now_ms))
         view = ledger.view(request)
         viewed = clock()
@@ -108,19 +129,23 @@ class ExactBench:
         row = view.workers.index(worker)
         cached, exact = int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
         ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact))
+        exchange.dispatched_ms = now_ms
+        self._recorder.decided(exchange, decision, ledger.timing)
         recorded = clock()
         marks = (packed_at - started, keyed - packed_at, viewed - keyed, decided - viewed, recorded - decided)
         for stage, seconds in zip(STAGES, (*marks, recorded - started), strict=True):
             self.seconds[stage].append(seconds)
         known = self._hashes[number % len(self._hashes)]
         self._store(worker, (*known, *blocks.keys[len(known) :]), packed, cached // BLOCK_TOKENS)
-        self._end_oldest(request.id, now_ms, limit)
+        self._end_oldest(exchange, now_ms, limit)
 
-    def _end_oldest(self, request_id: str, now_ms: float, limit: int) -> None:
-        self._ledger.apply(FirstToken(request_id, now_ms))
-        self._in_flight.append(request_id)
+    def _end_oldest(self, exchange: _Exchange, now_ms: float, limit: int) -> None:
+        self._ledger.apply(FirstToken(exchange.request.id, now_ms))
+        self._in_flight.append(exchange)
         if len(self._in_flight) > limit:
-            self._ledger.apply(Finished(self._in_flight.popleft(), now_ms, output_tokens=50))
+            oldest = self._in_flight.popleft()
+            self._ledger.apply(Finished(oldest.request.id, now_ms, output_tokens=50))
+            self._recorder.ended(oldest)
 
 
 def measure(
