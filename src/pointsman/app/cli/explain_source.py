@@ -171,4 +171,5 @@ def _facts(worker: str, views: list[WorkerStatus]) -> WorkerFacts:
         foreign=max(0, there - own),
         queued=max(view.queued for view in views),
         kv_capacity_tokens=first.kv_capacity_tokens,
+        weight=first.weight,
     )

@@ -84,6 +84,8 @@ class WorkerStatus(msgspec.Struct):
     kv: KvStatus
     times: TimesStatus | None = None
     """None: nothing is known of them yet."""
+    weight: float = 1.0
+    """How much it should get, beside 1 of an ordinary one."""
 
 
 class EngineReport(msgspec.Struct):
@@ -188,6 +190,7 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
             orphan_blocks=worker.kv.orphan_blocks,
         ),
         times=None if worker.times is None else _times(worker.times),
+        weight=worker.spec.weight,
     )
 
 
