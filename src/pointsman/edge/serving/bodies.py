@@ -36,11 +36,16 @@ class BodyFacts:
     ends_with_done: bool = False
     """Its stream has to end with `data: [DONE]`."""
     sequences: int = 1
+    max_output_tokens: int | None = None
+    """Most tokens of one answer; None: the client set no limit, or none that engines take."""
     cache_salt: str | None = None
     """What the client wants its cached blocks to be kept apart by."""
     parsed: ChatRequest | CompletionRequest | None = None
     """The body itself, where its prompt can be tokenized."""
 
+
+_MOST_TOKENS = 2**31 - 1
+"""Limits above are none."""
 
 ReadBody = Callable[[bytes], BodyFacts]
 """Checks a body; raises BadRequest that names the field."""
@@ -59,13 +64,19 @@ def read_completion(body: bytes) -> BodyFacts:
 def read_embedding(body: bytes) -> BodyFacts:
     """Body of `/v1/embeddings`."""
     request = parse_embedding(body)
-    return BodyFacts(request.model, False, False, _open_ended(request.input), prefix_cached=False)
+    return BodyFacts(request.model, False, False, _open_ended(request.input), prefix_cached=False, max_output_tokens=0)
 
 
 def read_responses(body: bytes) -> BodyFacts:
     """Body of `/v1/responses`: its streams always end with the usage, nobody has to ask for it."""
     request = parse_responses(body)
-    return BodyFacts(request.model, bool(request.stream), False, _open_ended(request.input))
+    return BodyFacts(
+        request.model,
+        bool(request.stream),
+        False,
+        _open_ended(request.input),
+        max_output_tokens=_limit(request.max_output_tokens),
+    )
 
 
 def _generation(request: ChatRequest | CompletionRequest) -> BodyFacts:
@@ -78,9 +89,14 @@ def _generation(request: ChatRequest | CompletionRequest) -> BodyFacts:
         salt=prefix_salt(request),
         ends_with_done=streams,
         sequences=request.sequences,
+        max_output_tokens=_limit(request.max_output_tokens),
         cache_salt=request.cache_salt,
         parsed=request,
     )
+
+
+def _limit(tokens: int | None) -> int | None:
+    return tokens if tokens is not None and 1 <= tokens <= _MOST_TOKENS else None
 
 
 def _open_ended(raw: Raw | UnsetType) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pointsman.edge.serving.engine_links import EngineLink
+from pointsman.edge.serving.slo_headers import SLO_HEADERS
 from pointsman.edge.wire.headers import NOT_PASSED_ON, Headers, passed_on
 
 _NOT_FORWARDED = NOT_PASSED_ON | {
@@ -18,6 +19,7 @@ _NOT_FORWARDED = NOT_PASSED_ON | {
     # read here
     b"x-pointsman-explain",
     b"x-pointsman-worker",
+    *SLO_HEADERS,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.blocks import BlockKeys, BlockUnit, salt_seed, text_block_keys
@@ -15,6 +15,7 @@ from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.route_keys import route_key_of, tenant_of
+from pointsman.edge.serving.slo_headers import SloHeaders
 from pointsman.edge.serving.token_keys import TokenKeys
 from pointsman.edge.wire.errors import BadRequest
 from pointsman.edge.wire.http1_request import IncomingRequest
@@ -24,6 +25,12 @@ EXPLAIN_HEADER = b"x-pointsman-explain"
 WORKER_HEADER = b"x-pointsman-worker"
 REQUEST_ID_HEADER = b"x-request-id"
 MAX_REQUEST_ID_BYTES = 128
+_APIS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+    "/v1/responses": "responses",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,7 @@ class IntakeSettings:
     text_block_bytes: int
     debug_headers: bool
     total_timeout_s: float | None
+    slo: SloHeaders = field(default_factory=lambda: SloHeaders({}))
 
 
 class Intake:
@@ -63,6 +71,7 @@ class Intake:
         body = read_body(incoming.body)
         self._check_model(body.model)
         settings = self._settings
+        slo = settings.slo.of(incoming)
         tenant = tenant_of(incoming)
         request_id = self._ids.next()
         blocks = self._block_keys(body, tenant)
@@ -78,6 +87,9 @@ class Intake:
             streamed=body.streams,
             route_key=route_key_of(settings.route_key, incoming, tenant),
             tenant=tenant,
+            api=_APIS.get(route, ""),
+            max_output_tokens=body.max_output_tokens,
+            slo=slo,
             pinned_worker=self._pinned(incoming, body.model),
         )
         return Exchange(
