@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from pointsman.core.model.outlook import Outlook
 from pointsman.core.model.slo import Slo
 from pointsman.core.model.view import Exclusion, FleetView
 from pointsman.core.policies.policy import decision
@@ -90,9 +91,10 @@ class TestPredicted:
     def test_a_policy_that_predicts_is_taken_at_its_word(self) -> None:
         view = busy_view()
         rows = times_of(view).rows(view.workers)
-        terms = {"ttft_ms": np.array([5.0, 6.0, 7.0, 8.0])}
+        view = replace(view, outlook=Outlook(output_tokens=51.0))
+        terms = {"ttft_ms": np.array([5.0, 6.0, 7.0, 8.0]), "decode_ms": np.array([0.0, 1.0, 500.0, 2.0])}
         made = decision("p", request(), view, 0.0, 2, terms["ttft_ms"], "ms", terms)
-        assert predicted_times(request(), made, rows)[0] == 7.0
+        assert predicted_times(request(), made, rows) == (7.0, 10.0)
         assert predicted_times(request(), replace(made, unit="tokens"), rows)[0] != 7.0
         made.terms["ttft_ms"][2] = math.inf
         assert predicted_times(request(), made, rows)[0] is None
@@ -100,6 +102,10 @@ class TestPredicted:
     def test_nothing_is_predicted_where_nothing_is_known(self) -> None:
         record = ended(decided(times=FleetTimes({})))
         assert (record.predicted_ttft_ms, record.predicted_tpot_ms, record.error_ms) == (None, None, None)
+
+    def test_nor_of_a_worker_of_which_nothing_is(self) -> None:
+        view = FleetView.of(["a/0", "b/0"], exclusion=[0, Exclusion.DRAINING])
+        assert ended(decided(view=view, times=times_of(view))).predicted_ttft_ms is None
 
     def test_nor_where_nobody_was_chosen(self) -> None:
         view = FleetView.of(["a/0"], exclusion=[Exclusion.DRAINING])

@@ -60,10 +60,12 @@ def test_what_is_found(params: list[tuple[str, str]], expected: list[str]) -> No
 
 
 def test_the_worst_error_is_the_farthest_from_what_was_predicted() -> None:
-    found, matched = search(records(), Query.of([("worst", "error"), ("limit", "8")]))
+    everything = records()
+    known = sum(record.error_ms is not None for record in everything)
+    found, matched = search(everything, Query.of([("worst", "error")]))
     errors = [record.error_ms for record in found]
     assert matched == 10
-    assert len(errors) == 8
+    assert 3 <= len(errors) == known < 10
     assert errors == sorted(errors, reverse=True)  # type: ignore[type-var]
     assert errors[0] == abs((found[0].ttft_ms or 0) - (found[0].predicted_ttft_ms or 0)) > 0
 

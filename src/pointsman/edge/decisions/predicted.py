@@ -11,32 +11,37 @@ from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.prediction import Load, ttft_ms
 from pointsman.core.timing.step import StepCoefficients
 
-_TTFT_TERM = "ttft_ms"
+_TTFT_TERM, _DECODE_TERM = "ttft_ms", "decode_ms"
 
 
 def predicted_times(request: Request, decision: Decision, times: TimeRows) -> tuple[float | None, float | None]:
-    """Median time from the decision to the first token, and between tokens, in ms; None where no times are known.
+    """Time from the decision to the first token, and mean time between tokens, in ms; None where they are not known.
 
-    A policy that predicts a time to the first token itself (its term `ttft_ms`) is taken at its word; for the others
-    it is that of the time model with the load that the view showed.
+    A policy that predicts times itself (its terms `ttft_ms` and `decode_ms`, of the answer expected) is taken at its
+    word; for the others they are medians of the time model, with the load that the view showed.
     """
     row = decision.chosen_row
-    if row is None or not times.known.any():
+    if row is None or not times.known[row]:
         return None, None
+    terms = decision.terms
+    if _TTFT_TERM in terms and _DECODE_TERM in terms and decision.unit == "ms":
+        steps = decision.view.outlook.output_tokens - 1
+        first = float(terms[_TTFT_TERM][row])
+        between = float(terms[_DECODE_TERM][row]) / steps if steps > 0 else None
+        return (first if math.isfinite(first) else None), between
+    return _by_the_time_model(request, decision, row, times)
+
+
+def _by_the_time_model(request: Request, decision: Decision, row: int, times: TimeRows) -> tuple[float | None, float]:
     column = decision.view.table[:, row].tolist()
     step = StepCoefficients(
         float(times.a[row]), float(times.b[row]), 1000 * float(times.c[row]), float(times.d[row]), float(times.q[row])
     )
     load = _load(column)
     output = decision.view.outlook.output_tokens
-    term = decision.terms.get(_TTFT_TERM) if decision.unit == "ms" else None
-    if term is not None:
-        first = float(term[row])
-    else:
-        cached = min(column[Column.CACHED_TOKENS], request.prompt_tokens)
-        new = request.prompt_tokens - cached
-        first = ttft_ms(step, load, new, cached_tokens=cached) * float(times.ttft_p50[row])
-        first += float(times.overhead_ms[row])
+    cached = min(column[Column.CACHED_TOKENS], request.prompt_tokens)
+    first = ttft_ms(step, load, request.prompt_tokens - cached, cached_tokens=cached) * float(times.ttft_p50[row])
+    first += float(times.overhead_ms[row])
     # Those that come and go meanwhile are taken to be like those that are there.
     sequences = load.sequences + load.waiting + request.sequences
     context = load.context_tokens + load.waiting_prefill_tokens + request.prompt_tokens + output / 2

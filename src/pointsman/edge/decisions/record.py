@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
@@ -39,7 +40,7 @@ class DecisionRecord:
     times: TimeRows | None = None
     """Step times that it was made with."""
     arm: str | None = None
-    shadows: dict[str, str | None] = field(default_factory=dict)
+    shadows: Mapping[str, str | None] = field(default_factory=dict)
     attempts: int = 0
     dispatched_ms: float | None = None
     status: str = RUNNING
@@ -125,7 +126,7 @@ class DecisionRecord:
             block_size=keys.block_size if keys.keys else 0,
             blocks=pack_keys(keys.keys),
             arm=self.arm,
-            shadows=self.shadows,
+            shadows=dict(self.shadows),
             predicted_ttft_ms=_rounded(self.predicted_ttft_ms),
             predicted_tpot_ms=_rounded(self.predicted_tpot_ms),
             ttft_ms=_rounded(self.ttft_ms),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from pointsman.edge.decisions.ring import DecisionRing
-from pointsman.edge.serving.metric_families import MetricFamily, counter, gauge
+from pointsman.edge.serving.metric_families import counter, gauge
 from pointsman.edge.telemetry import names
 from pointsman.edge.telemetry.traffic import Traffic
 
