@@ -89,7 +89,8 @@ class DecisionRecord:
 
     def missed(self) -> list[str]:
         """Promised times that were not kept. What never got a first token was late, unless its client left."""
-        slo, missed = self.request.slo, []
+        slo = self.request.slo
+        missed: list[str] = []
         if slo is None or self.status == RUNNING:
             return missed
         first = self.arrived_ttft_ms
