@@ -63,7 +63,6 @@ def test_keys_that_operators_know_load() -> None:
         ("gpu_count: 2", "cache_transport: nixl"),
         ("preempt_enabled: false", "preempt_enabled: true"),
         ("collect_queue_depth: true", "export_interval: 10s"),
-        ("collect_queue_depth: true", "collect_gpu_utilization: true"),
     ],
 )
 def test_those_that_nothing_is_built_for_are_refused_by_name(known: str, later: str) -> None:

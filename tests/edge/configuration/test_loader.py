@@ -148,7 +148,6 @@ FAULTS = [
     ("routing:\n  policy: session", "c.yaml:2: routing.policy: session needs routing.route_key"),
     ("routing:\n  preempt_enabled: true", "routing.preempt_enabled: true: preemption: not built yet"),
     ("routing:\n  text_block_bytes: 8", "expected an integer from 16 to 65536, not 8"),
-    ("metrics:\n  collect_gpu_utilization: true", "collect_gpu_utilization: true: reading GPUs: not built yet"),
     ("metrics:\n  export_interval: 10s", "export_interval: pushing metrics"),
     ("routing: {}\nrouting: {}", "c.yaml:2: routing is given twice (first on line 1)"),
     ("a: [", "c.yaml:1: this is no valid YAML"),

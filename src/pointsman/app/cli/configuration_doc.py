@@ -68,8 +68,10 @@ def _section(path: str, kind: Any) -> Iterator[str]:
     for field in msgspec.structs.fields(section):
         child = struct_of(_item(field.type))
         is_list = item_of(field.type) is not None
+        is_map = value_of(field.type) is not None
         if child is not None:
-            inner.append((f"{path}.{field.encode_name}" + ("[]" if is_list else ""), _item(field.type)))
+            suffix = "[]" if is_list else ".NAME" if is_map else ""
+            inner.append((f"{path}.{field.encode_name}{suffix}", _item(field.type)))
         yield _row(field, section)
     yield from _not_built(section)
     yield ""
@@ -78,8 +80,9 @@ def _section(path: str, kind: Any) -> Iterator[str]:
 
 
 def _item(kind: Any) -> Any:
-    item = item_of(kind)
-    return kind if item is None else item
+    """The type of a list's items or a mapping's values; else the type itself."""
+    inside = item_of(kind) or value_of(kind)
+    return kind if inside is None else inside
 
 
 def _row(field: msgspec.structs.FieldInfo, section: type[msgspec.Struct]) -> str:
@@ -87,6 +90,8 @@ def _row(field: msgspec.structs.FieldInfo, section: type[msgspec.Struct]) -> str
         takes = expected(field.type)
     else:
         takes = "a list, see below" if item_of(field.type) is not None else "keys, see below"
+        if value_of(field.type) is not None:
+            takes = "names, each with keys, see below"
     refused = getattr(section, "not_built_values", {}).get(field.encode_name, {})
     means = _description(field.type)
     if refused:

@@ -9,6 +9,7 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role, WorkerSpec, worker_id
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.execution_group import KvEventEndpoints
+from pointsman.edge.configuration.metrics_url import MetricsUrl
 from pointsman.edge.engines.detect import adapter_of
 from pointsman.edge.engines.facts import EngineFacts
 
@@ -30,16 +31,24 @@ class WorkerSource:
     kv_events: KvEventEndpoints | None = None
     profile: str | None = None
     """Name of the profile whose step times it is thought to have."""
+    weight: float = 1.0
+    max_in_flight: int | None = None
+    topology_distance: int = 0
+    gpu_metrics_url: MetricsUrl | None = None
+    """Page that tells how busy its GPUs are."""
+    gpus: tuple[str, ...] | None = None
+    """Those of the page that are its own; None: all."""
     api_key: str | None = field(default=None, repr=False)
     """The engine's own key; goes with every call to it and never into a log."""
 
     def spec(self, facts: EngineFacts, rank: int) -> WorkerSpec:
         """The worker that one rank is."""
+        models = self.models or facts.models
         return WorkerSpec(
             id=worker_id(self.name, rank),
             url=self.url,
             kind=facts.kind,
-            models=self.models or facts.models,
+            models=models,
             rank=rank,
             role=self.role,
             gpu_count=self.gpu_count,
@@ -48,6 +57,10 @@ class WorkerSource:
             max_context_tokens=facts.max_context_tokens,
             max_batch_size=self.max_batch_size or facts.max_batch,
             queue_depth_threshold=self.queue_depth_threshold,
+            weight=self.weight,
+            max_in_flight=self.max_in_flight,
+            adapters=tuple(name for name in models if name in facts.lora),
+            topology_distance=self.topology_distance,
             rank_header=facts.capabilities.rank_header if len(facts.ranks) > 1 else None,
             profile=self.profile,
             stream_usage=facts.capabilities.stream_usage is not False,

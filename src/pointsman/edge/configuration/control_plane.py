@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -79,8 +79,30 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
         EngineTls | None, Meta(description="How engines with `https://` are checked; absent: the system's authorities.")
     ] = None
 
+    topology: Annotated[
+        Mapping[str, str],
+        Meta(
+            description="Where the front end is: a name for each of `topology_levels`, such as `{zone: a, rack: r1}`."
+        ),
+    ] = {}
+    topology_levels: Annotated[
+        tuple[str, ...], Meta(description="Levels of the topology from near to far, such as `[host, rack, zone]`.")
+    ] = ()
+
     not_built: ClassVar[Mapping[str, str]] = {"health_canary": "probing engines with a small generation"}
 
     def __post_init__(self) -> None:
         if self.listen_port == self.admin_port != 0 and self.listen_host == self.admin_host:
             raise KeyConflictError("admin_port", f"{self.admin_port} is listen_port too; choose another one")
+        for i, level in enumerate(self.topology_levels):
+            if level in self.topology_levels[:i]:
+                raise KeyConflictError(f"topology_levels[{i}]", f"{level} is named twice")
+        for level in self.topology:
+            if level not in self.topology_levels:
+                raise KeyConflictError(f"topology.{level}", no_such_level(level, self.topology_levels))
+
+
+def no_such_level(level: str, levels: Sequence[str]) -> str:
+    """What is wrong with a place at a level that nobody named."""
+    known = f"these are {', '.join(levels)}" if levels else "there are none; name them there, from near to far"
+    return f"{level} is none of control-plane.topology_levels; {known}"

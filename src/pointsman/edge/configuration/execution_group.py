@@ -11,6 +11,8 @@ from msgspec import Meta
 from pointsman.core.model.worker import Role
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.engine_url import EngineUrl
+from pointsman.edge.configuration.gpu_name import GpuName
+from pointsman.edge.configuration.metrics_url import MetricsUrl
 from pointsman.edge.configuration.secret import Secret
 
 EngineKind = Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"]
@@ -61,6 +63,33 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth_threshold: Annotated[
         int | None, Meta(ge=1, description="With that many requests waiting at the engine it gets no more.")
     ] = None
+    max_in_flight: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            description="Most of our sequences at once at each of its ranks: with as many it gets no more. A request "
+            "for n answers is n of them.",
+        ),
+    ] = None
+    weight: Annotated[
+        float,
+        Meta(ge=0.001, le=1000, description="How much it should get: with 2 twice as much as an equal one with 1."),
+    ] = 1.0
+    topology: Annotated[
+        Mapping[str, str],
+        Meta(description="Where it is: a name for each of `control-plane.topology_levels`, as far as known."),
+    ] = {}
+    gpu_metrics_url: Annotated[
+        MetricsUrl | None,
+        Meta(
+            description="Page that tells how busy its GPUs are, of dcgm-exporter or nvidia_gpu_exporter; read with "
+            "each probe."
+        ),
+    ] = None
+    gpus: Annotated[
+        tuple[GpuName, ...] | None,
+        Meta(min_length=1, description="Those of the page that are its own: numbers or UUIDs; default: all."),
+    ] = None
     models: Annotated[
         tuple[ModelName, ...] | None,
         Meta(min_length=1, description="Names of models to offer, instead of those that the engine lists."),
@@ -98,6 +127,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.api_key is not None and self.api_key_env is not None:
             raise KeyConflictError("api_key", "api_key_env is given too; keep one of them")
+        if self.gpus is not None and self.gpu_metrics_url is None:
+            raise KeyConflictError("gpus", "gpu_metrics_url is missing: name the page that tells of these GPUs")
 
     @property
     def engine_name(self) -> str:

@@ -16,11 +16,11 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     collect_kv_cache_miss: Annotated[
         bool, Meta(description="Tokens predicted to be cached against those that the engine reports.")
     ] = True
-    collect_gpu_utilization: Annotated[bool, Meta(description="Utilization of each engine's GPUs.")] = False
+    collect_gpu_utilization: Annotated[
+        bool,
+        Meta(description="How busy each engine's GPUs are, where its `gpu_metrics_url` is given or it tells itself."),
+    ] = True
 
     not_built: ClassVar[Mapping[str, str]] = {
         "export_interval": "pushing metrics (who collects them reads /metrics of the admin port at will)"
-    }
-    not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
-        "collect_gpu_utilization": {True: "reading GPUs"},
     }

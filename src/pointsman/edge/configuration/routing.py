@@ -11,8 +11,10 @@ from msgspec import Meta
 from pointsman.core.trials.arms import By
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
+from pointsman.edge.configuration.guards import Guards
 from pointsman.edge.configuration.rollout import Rollout
 from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.configuration.slo_class import SloClass
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,19 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description="Policies that decide each request too, without acting; each costs the time of a decision."),
     ] = ()
+    guards: Annotated[Guards, Meta(description="Limits beyond which an engine gets no request, whoever decides.")] = (
+        Guards()
+    )
+    slo_classes: Annotated[
+        Mapping[str, SloClass],
+        Meta(
+            description="Classes that requests name in `x-slo-class`, and what they are promised, such as "
+            "`{interactive: {ttft: 500ms, tpot: 50ms}}`."
+        ),
+    ] = {}
+    default_slo_class: Annotated[
+        str | None, Meta(min_length=1, description="Class of requests that name none; default: nothing is promised.")
+    ] = None
     prefix_ttl: Annotated[
         Duration, Meta(description="How long a prefix is thought to be cached where it was last sent.")
     ] = Duration(3600)
@@ -72,6 +87,11 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.policy == "session" and self.route_key is None:
             raise KeyConflictError("policy", f"session needs routing.route_key: {RouteKey.expected}")
+        if self.default_slo_class is not None and self.default_slo_class not in self.slo_classes:
+            known = ", ".join(self.slo_classes) or "none"
+            raise KeyConflictError(
+                "default_slo_class", f"{self.default_slo_class} is none of slo_classes; known: {known}"
+            )
         if self.rollout is not None:
             self._check_rollout(self.rollout)
         for i, name in enumerate(self.shadow):

@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from pointsman.edge.configuration.control_plane import ControlPlane
+from pointsman.edge.configuration.conflict import KeyConflictError
+from pointsman.edge.configuration.control_plane import ControlPlane, no_such_level
 from pointsman.edge.configuration.decision_log import DecisionLog
 from pointsman.edge.configuration.execution_group import ExecutionGroup
 from pointsman.edge.configuration.metrics import Metrics
@@ -28,3 +29,21 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.field(name="decision-log", default=DecisionLog())
     )
     metrics: Annotated[Metrics, Meta(description="What is read from engines and offered at `/metrics`.")] = Metrics()
+
+    def __post_init__(self) -> None:
+        levels = self.control_plane.topology_levels
+        for i, node in enumerate(self.execution_group.nodes):
+            for level in node.topology:
+                if level not in levels:
+                    raise KeyConflictError(f"execution-group.nodes[{i}].topology.{level}", no_such_level(level, levels))
+        guards = self.routing.guards
+        if guards.gpu_utilization_threshold is not None and not self.metrics.collect_gpu_utilization:
+            raise KeyConflictError(
+                "routing.guards.gpu_utilization_threshold",
+                "metrics.collect_gpu_utilization is false, so nobody knows how busy GPUs are; set it to true",
+            )
+        if guards.max_topology_distance is not None and not levels:
+            raise KeyConflictError(
+                "routing.guards.max_topology_distance",
+                "control-plane.topology_levels is missing: name the levels, from near to far",
+            )

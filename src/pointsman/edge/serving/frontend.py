@@ -35,6 +35,7 @@ from pointsman.edge.serving.rollout_metrics import RolloutCollector
 from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_document
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
 from pointsman.edge.serving.settings import FrontendSettings
+from pointsman.edge.serving.slo_headers import SloHeaders
 from pointsman.edge.serving.status import Status, make_status
 from pointsman.edge.telemetry.decision_log import DecisionLog
 from pointsman.edge.telemetry.traffic import Traffic
@@ -68,6 +69,7 @@ class Frontend:
             prefix_ttl_ms=settings.prefix_ttl_s * 1000,
             index_by_hash=settings.index_by_hash,
             step_priors=settings.step_priors,
+            guards=settings.guards,
         )
         self._ids = RequestIds(settings.seed)
         self._seed = secrets.randbits(63) if settings.seed is None else settings.seed
@@ -110,7 +112,11 @@ class Frontend:
             self.ledger,
             self._exact.keys,
             IntakeSettings(
-                settings.route_key, settings.text_block_bytes, settings.debug_headers, settings.timeouts.total_s
+                settings.route_key,
+                settings.text_block_bytes,
+                settings.debug_headers,
+                settings.timeouts.total_s,
+                SloHeaders(settings.slo_classes, settings.default_slo_class),
             ),
             self._clock,
             self._not_reached,

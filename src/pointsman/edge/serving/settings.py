@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.guards import NO_GUARDS, Guards
+from pointsman.core.model.slo import Slo
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.trials.arms import By
 from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.cluster.topology import topology_distance
+from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.route_key import RouteKey
@@ -81,6 +85,10 @@ class FrontendSettings:
     debug_headers: bool = False
     collect_queue_depth: bool = True
     collect_cache_tokens: bool = True
+    collect_gpu_use: bool = True
+    guards: Guards = NO_GUARDS
+    slo_classes: Mapping[str, Slo] = field(default_factory=dict)
+    default_slo_class: str | None = None
     timeouts: Timeouts = field(default_factory=lambda: Timeouts.of(ConfiguredTimeouts()))
     limits: ServerLimits = field(default_factory=ServerLimits)
     tls: ssl.SSLContext | None = None
@@ -103,7 +111,7 @@ class FrontendSettings:
         """
         plane, routing = tree.control_plane, tree.routing
         return cls(
-            sources=tuple(_source(node, environ or {}) for node in tree.execution_group.nodes),
+            sources=tuple(_source(node, plane, environ or {}) for node in tree.execution_group.nodes),
             host=plane.listen_host,
             port=plane.listen_port,
             reuse_port=reuse_port,
@@ -124,6 +132,10 @@ class FrontendSettings:
             debug_headers=plane.debug_headers,
             collect_queue_depth=tree.metrics.collect_queue_depth,
             collect_cache_tokens=tree.metrics.collect_kv_cache_miss,
+            collect_gpu_use=tree.metrics.collect_gpu_utilization,
+            guards=routing.guards.of(),
+            slo_classes={name: slo.of(name) for name, slo in routing.slo_classes.items()},
+            default_slo_class=routing.default_slo_class,
             timeouts=Timeouts.of(plane.timeouts),
             limits=_limits(tree),
             tls=listen_context(plane.tls),
@@ -134,7 +146,7 @@ class FrontendSettings:
         )
 
 
-def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
+def _source(node: Node, plane: ControlPlane, environ: Mapping[str, str]) -> WorkerSource:
     return WorkerSource(
         name=node.engine_name,
         url=str(node.url),
@@ -147,6 +159,11 @@ def _source(node: Node, environ: Mapping[str, str]) -> WorkerSource:
         kv_capacity_tokens=node.kv_capacity_tokens,
         kv_events=node.kv_events,
         profile=node.profile,
+        weight=node.weight,
+        max_in_flight=node.max_in_flight,
+        topology_distance=topology_distance(plane.topology_levels, plane.topology, node.topology),
+        gpu_metrics_url=node.gpu_metrics_url,
+        gpus=node.gpus,
         api_key=_api_key(node, environ),
     )
 
