@@ -5,19 +5,24 @@ Each round proves that nothing below its limit fits, so when time runs out the g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pointsman.core.placement.assembly import cost_of
 from pointsman.core.placement.domains import Ints
 from pointsman.core.placement.node_tables import NodeTables, node_tables
 from pointsman.core.placement.plan import BudgetSpent, Gap, Optimal, Statement
 from pointsman.core.placement.problem import Problem
+from pointsman.core.placement.relaxation import least_possible
 from pointsman.core.placement.search import Search
 from pointsman.core.placement.state import ClusterState
+from pointsman.core.placement.stepwise import one_by_one
 from pointsman.core.placement.tables import BudgetSpentError, Limits
 
 NO_LIMIT = 2**62
+_LARGE = 1000
+"""Cells of a table."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,13 @@ def tables_for(state: ClusterState, problem: Problem) -> NodeTables:
 
 def fits(state: ClusterState, problem: Problem, timer: Timer) -> bool:
     """Whether all that is required can be had, whatever the spread: exact. Raises BudgetSpentError."""
-    search = Search(state, problem, tables_for(state, problem), timer.limits(), charged=False)
-    return search.least_cost() is not None
-
-
-def within(state: ClusterState, problem: Problem, cost: int, timer: Timer) -> Found | None:
-    """A placement that costs no more than `cost`, the cheapest. Raises BudgetSpentError."""
-    limits = timer.limits(cost - problem.offset)
-    search = Search(state, problem, tables_for(state, problem), limits)
-    found = search.least_cost()
-    return None if found is None else Found(search.counts(), found, found, True)
+    tables = tables_for(state, problem)
+    if _is_large(problem):
+        if least_possible(state, problem, tables, timer.limits()) is None:
+            return False
+        if _stepwise(state, problem, timer) is not None:
+            return True
+    return Search(state, problem, tables, timer.limits(), charged=False).least_cost() is not None
 
 
 def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost: int = NO_LIMIT) -> Found | None:
@@ -84,36 +86,79 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
     When time runs out after a placement was found, that one comes with the gap. Raises BudgetSpentError if none was.
     """
     tables = tables_for(state, problem)
-    least = sum(
+    least = problem.offset + sum(
         rules.cost * (not rules.present.any())
         + sum(preference.cost for preference in rules.preferences if not preference.present.any())
         for rules in problem.levels
     )
-    top = most_cost - problem.offset if most_cost < NO_LIMIT else NO_LIMIT
-    if top < least:
-        return None
-    first: Found | None = None
     bound, proved, limit = least, False, least
-    while True:
-        try:
-            limits = timer.limits(limit)
-            search = Search(state, problem, tables, limits)
-            cost = search.least_cost()
-            if cost is not None:
-                return Found(search.counts(), cost, cost, True)
-            if limits.next_cost is None or limits.next_cost > top:
+    first: Found | None = None
+    try:
+        if not _is_large(problem):
+            found, higher = _round(state, problem, tables, timer, limit)
+            if found is not None:
+                return found if found.cost <= most_cost else None
+            if higher is None or higher > most_cost:
                 return None
-            bound, proved = limits.next_cost, True
-            if first is None:
-                open_search = Search(state, problem, tables, timer.limits(), charged=False)
-                if open_search.least_cost() is None:
-                    return None
-                counts = open_search.counts()
-                first = Found(counts, cost_of(state, problem, counts), 0, False)
-        except BudgetSpentError:
-            if first is None or first.cost > most_cost:
-                raise
-            return Found(first.counts, first.cost, min(bound + problem.offset, first.cost), proved)
-        if first.cost <= bound + problem.offset:
-            return Found(first.counts, first.cost, first.cost, True)
-        limit = min(top, max(bound, least + 2 * (limit - least)))
+            bound, proved = higher, True
+        if len(problem.groups) > 1:
+            relaxed = least_possible(state, problem, tables, timer.limits())
+            if relaxed is None or relaxed > most_cost:
+                return None
+            bound, proved = max(bound, relaxed), True
+        counts = _first(state, problem, tables, timer)
+        if counts is None:
+            return None
+        cost = cost_of(state, problem, counts)
+        first = Found(counts, cost, min(bound, cost), proved)
+        # From here on only what is cheaper is looked for.
+        top = min(most_cost, cost - 1)
+        limit = bound
+        while bound <= top:
+            found, higher = _round(state, problem, tables, timer, limit)
+            if found is not None:
+                return found
+            if higher is None or higher > top:
+                break
+            bound = max(bound, higher)
+            limit = min(top, max(bound, least + 2 * (limit - least)))
+    except BudgetSpentError:
+        if first is None or first.cost > most_cost:
+            raise
+        return replace(first, bound=min(bound, first.cost), bound_proved=proved)
+    return replace(first, bound=first.cost, bound_proved=True) if first.cost <= most_cost else None
+
+
+def _round(
+    state: ClusterState, problem: Problem, tables: NodeTables, timer: Timer, most_cost: int
+) -> tuple[Found | None, int | None]:
+    """The cheapest placement that costs no more than `most_cost`, or the least cost that one might have above it."""
+    limits = timer.limits(most_cost - problem.offset)
+    search = Search(state, problem, tables, limits)
+    cost = search.least_cost()
+    if cost is not None:
+        return Found(search.counts(), cost, cost, True), None
+    return None, None if limits.next_cost is None else limits.next_cost + problem.offset
+
+
+def _first(state: ClusterState, problem: Problem, tables: NodeTables, timer: Timer) -> Ints | None:
+    """Any placement, the better the sooner the search ends; None: it is proved that there is none."""
+    if len(problem.groups) > 1:
+        counts = _stepwise(state, problem, timer)
+        if counts is not None:
+            return counts
+    search = Search(state, problem, tables, timer.limits(), charged=False)
+    return None if search.least_cost() is None else search.counts()
+
+
+def _stepwise(state: ClusterState, problem: Problem, timer: Timer) -> Ints | None:
+    def solve(held: ClusterState, part: Problem) -> Ints | None:
+        found = least_spread(held, part, timer)
+        return None if found is None else found.counts
+
+    return one_by_one(state, problem, solve)
+
+
+def _is_large(problem: Problem) -> bool:
+    """Whether the exact tables may be so large that the quick ways are tried before them."""
+    return math.prod(cap + 1 for cap in problem.levels[0].before.caps[:-1]) > _LARGE

@@ -42,6 +42,17 @@ class LevelRules:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What a problem was built from, to build parts of it."""
+
+    kept: Placement | None
+    dropped: tuple[str, ...]
+    scopes: tuple[Scope, ...]
+    whole_replicas: Mapping[str, str | None] | None
+    allowed: Bools | None
+
+
+@dataclass(frozen=True)
 class Problem:
     """Replicas to add to what is kept of a gang."""
 
@@ -60,6 +71,7 @@ class Problem:
     """Items at the cluster."""
     offset: int
     """What has to be added to charges: costs count domains beyond the first, and those in use already."""
+    recipe: Recipe
 
     @property
     def pods(self) -> tuple[int, ...]:
@@ -81,11 +93,13 @@ def build_problem(
     dropped: Collection[str] = (),
     scopes: Collection[Scope] | None = None,
     whole_replicas: Mapping[str, str | None] | None = None,
+    allowed: Bools | None = None,
 ) -> Problem | None:
     """So many more replicas of each role (0 or absent: none). None if nothing is wanted.
 
     `dropped` are roles whose `replica_preferred` is given up; `scopes` and `whole_replicas` (role → level of
-    `replica_required`) replace the gang's own constraints, for trying what loosening them would do.
+    `replica_required`) replace the gang's own constraints, for trying what loosening them would do; other nodes than
+    the `allowed` ones are not used.
     Raises PlacementError for levels that the topology lacks.
     """
     topology = state.topology
@@ -98,7 +112,8 @@ def build_problem(
     position = {group.name: at for at, group in enumerate(groups)}
     counts = tuple(wanted[group.name] for group in groups)
     rows_of = _rows_of(state, gang, kept)
-    fits = [state.suitability.of(group) & state.up for group in groups]
+    usable = state.up if allowed is None else state.up & allowed
+    fits = [state.suitability.of(group) & usable for group in groups]
     bundles: list[tuple[int, frozenset[int]]] = []
     for scope in scopes:
         mine = frozenset(position[role] for role in scope.roles if role in position)
@@ -139,7 +154,8 @@ def build_problem(
         present = _present(domain_of, anywhere, domains)
         offset += cost * (int(present.sum()) - 1)
         levels.append(LevelRules(before, steps, layout, cost, present, tuple(preferences)))
-    return Problem(gang, groups, counts, tuple(fits), order, tuple(levels), layout, offset)
+    recipe = Recipe(kept, tuple(dropped), scopes, whole_replicas, allowed)
+    return Problem(gang, groups, counts, tuple(fits), order, tuple(levels), layout, offset, recipe)
 
 
 def _level(state: ClusterState, gang: Gang, origin: str, level: str) -> int:
