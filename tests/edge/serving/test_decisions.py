@@ -273,6 +273,18 @@ async def test_the_log_holds_a_sample_and_what_went_wrong(fleet: Fleet, tmp_path
     assert any("only a sample was written" in note for note in loaded.problems.notes)
 
 
+async def test_missed_promises_are_told_and_written(fleet: Fleet, tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    await three(fleet, decision_log=DecisionLogSettings(path, 10**7, 1, sample=0.0))
+    await fleet.chat()
+    await fleet.chat([(b"x-slo-ttft-ms", b"60000")])
+    late = await fleet.chat([(b"x-slo-ttft-ms", b"0.001"), (b"x-slo-tpot-ms", b"60000")])
+    assert (await told(fleet, decision_id(late))).slo_missed == ["ttft"]
+    await fleet.frontend.close()
+    (row,) = [msgspec.json.decode(line, type=DecisionRow) for line in path.read_bytes().splitlines()[1:]]
+    assert (row.id, row.slo_missed, row.sample) == (decision_id(late), ["ttft"], 1.0)
+
+
 async def test_no_ring(fleet: Fleet) -> None:
     await three(fleet, ring=RingSettings(0, 2**20))
     answer = await fleet.chat()
