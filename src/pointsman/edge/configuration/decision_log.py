@@ -44,6 +44,6 @@ class DecisionLog(msgspec.Struct, frozen=True, kw_only=True):
         Portion,
         Meta(
             description="Lines that carry the state of the fleet, on which `explain --what-if` decides: about "
-            "1.1 kB for 8 workers, 8 kB for 256."
+            "1.1 kB for 8 workers, 6 kB for 256."
         ),
     ] = Portion(0.0)
