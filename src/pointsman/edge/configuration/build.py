@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -31,7 +32,7 @@ NONE_WORD = "none"
 
 def build(node: MappingNode, section: type[S], path: str = "") -> S:
     """The section that a mapping describes. Raises ConfigError at the first fault."""
-    fields = {field.encode_name: field for field in msgspec.structs.fields(section)}
+    fields = _fields(section)
     values: dict[str, Any] = {}
     for key, child in node.values.items():
         place = node.key_places[key]
@@ -95,6 +96,12 @@ def refuse_not_built(section: type[msgspec.Struct], key: str, value: object, whe
     if feature is not None:
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         raise ConfigError(f"{where}: {shown}: {feature}: not built yet in 0.1; remove it")
+
+
+@lru_cache
+def _fields(section: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """By key; found once a section, for long files have thousands of it."""
+    return {field.encode_name: field for field in msgspec.structs.fields(section)}
 
 
 def _convert_list(node: Node, kind: Any, item: Any, path: str) -> tuple[Any, ...]:
