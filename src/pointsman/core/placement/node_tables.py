@@ -6,7 +6,7 @@ Nodes that can take the same are one class, worked out once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ class NodeTables:
     tables: tuple[Table, ...]
     most: Ints
     """(roles, nodes): pods of each role that fit if the node takes no other role."""
+    sums: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
+    """What searches remember for the next one over the same nodes."""
 
 
 def node_tables(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pointsman.core.placement.assembly import cost_of
 from pointsman.core.placement.domains import Ints
 from pointsman.core.placement.node_tables import NodeTables, node_tables
-from pointsman.core.placement.plan import BudgetSpent, Gap, Optimal, Statement
+from pointsman.core.placement.plan import Gap, Optimal, Statement
 from pointsman.core.placement.problem import Problem
 from pointsman.core.placement.relaxation import least_possible
 from pointsman.core.placement.search import Search
@@ -49,13 +49,11 @@ class Found:
     counts: Ints
     cost: int
     bound: int
-    bound_proved: bool
+    """None costs less."""
 
     @property
     def statement(self) -> Statement:
         """For the placement."""
-        if not self.bound_proved:
-            return BudgetSpent()
         return Optimal() if self.cost <= self.bound else Gap(self.cost - self.bound)
 
 
@@ -72,11 +70,10 @@ def tables_for(state: ClusterState, problem: Problem) -> NodeTables:
 def fits(state: ClusterState, problem: Problem, timer: Timer) -> bool:
     """Whether all that is required can be had, whatever the spread: exact. Raises BudgetSpentError."""
     tables = tables_for(state, problem)
-    if _is_large(problem):
-        if least_possible(state, problem, tables, timer.limits()) is None:
-            return False
-        if _stepwise(state, problem, timer) is not None:
-            return True
+    if least_possible(state, problem, tables) is None:
+        return False
+    if _is_large(problem) and _stepwise(state, problem, timer) is not None:
+        return True
     return Search(state, problem, tables, timer.limits(), charged=False).least_cost() is not None
 
 
@@ -86,12 +83,10 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
     When time runs out after a placement was found, that one comes with the gap. Raises BudgetSpentError if none was.
     """
     tables = tables_for(state, problem)
-    least = problem.offset + sum(
-        rules.cost * (not rules.present.any())
-        + sum(preference.cost for preference in rules.preferences if not preference.present.any())
-        for rules in problem.levels
-    )
-    bound, proved, limit = least, False, least
+    least = least_possible(state, problem, tables)
+    if least is None or least > most_cost:
+        return None
+    bound = limit = least
     first: Found | None = None
     try:
         if not _is_large(problem):
@@ -100,17 +95,12 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
                 return found if found.cost <= most_cost else None
             if higher is None or higher > most_cost:
                 return None
-            bound, proved = higher, True
-        if len(problem.groups) > 1:
-            relaxed = least_possible(state, problem, tables, timer.limits())
-            if relaxed is None or relaxed > most_cost:
-                return None
-            bound, proved = max(bound, relaxed), True
+            bound = higher
         counts = _first(state, problem, tables, timer)
         if counts is None:
             return None
         cost = cost_of(state, problem, counts)
-        first = Found(counts, cost, min(bound, cost), proved)
+        first = Found(counts, cost, min(bound, cost))
         # From here on only what is cheaper is looked for.
         top = min(most_cost, cost - 1)
         limit = bound
@@ -125,8 +115,8 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
     except BudgetSpentError:
         if first is None or first.cost > most_cost:
             raise
-        return replace(first, bound=min(bound, first.cost), bound_proved=proved)
-    return replace(first, bound=first.cost, bound_proved=True) if first.cost <= most_cost else None
+        return replace(first, bound=min(bound, first.cost))
+    return replace(first, bound=first.cost) if first.cost <= most_cost else None
 
 
 def _round(
@@ -137,7 +127,7 @@ def _round(
     search = Search(state, problem, tables, limits)
     cost = search.least_cost()
     if cost is not None:
-        return Found(search.counts(), cost, cost, True), None
+        return Found(search.counts(), cost, cost), None
     return None, None if limits.next_cost is None else limits.next_cost + problem.offset
 
 

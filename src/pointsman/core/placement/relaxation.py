@@ -1,74 +1,52 @@
-"""Relaxation: a bound on spread from GPUs alone, as if all roles were one whose pods may be cut as nodes allow.
+"""Relaxation: a bound on spread from counts alone: how many domains of each level are needed at least, the roomiest
+first, if only GPUs had to fit and pods could be cut as nodes allow.
 
-Each node gives what the roles together could use of it at most, which is exact for a node and optimistic for more. It
-is one-dimensional, so it costs little where the exact tables would be large.
+Each node gives what the roles together could use of it at most, which is exact for a node and optimistic for more.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
-from pointsman.core.placement.gang import Gang, RoleGroup
+from pointsman.core.placement.domains import Bools, Ints
 from pointsman.core.placement.node_tables import NodeTables
-from pointsman.core.placement.problem import LevelRules, Problem
-from pointsman.core.placement.search import Search
+from pointsman.core.placement.problem import Problem
 from pointsman.core.placement.state import ClusterState
-from pointsman.core.placement.steps import Bundle, Group, Layout
-from pointsman.core.placement.tables import Limits, Table
 
 
-def least_possible(state: ClusterState, problem: Problem, nodes: NodeTables, limits: Limits) -> int | None:
-    """No placement costs less; None: none exists. Raises BudgetSpentError."""
+def least_possible(state: ClusterState, problem: Problem, nodes: NodeTables) -> int | None:
+    """No placement costs less; None: none exists."""
     weights = np.array([problem.groups[role].requests.gpu_milli for role in problem.order], dtype=np.int64)
     if not weights.any():
         weights[:] = 1
     unit = math.gcd(*weights.tolist())
     counted = frozenset(role for role, weight in zip(problem.order, weights.tolist(), strict=True) if weight)
-    total = sum(problem.pods[role] * int(weights[item]) for item, role in enumerate(problem.order)) // unit
-    tables = tuple(_scalar(int((table.points.vectors @ weights).max(initial=0)) // unit) for table in nodes.tables)
-    layout = Layout((frozenset({0}),), (total,))
-    levels: list[LevelRules] = []
-    offset = problem.offset
-    current = layout
-    for rules in problem.levels:
-        kept, left = [], 0
+    wanted = sum(problem.pods[role] * int(weights[item]) for item, role in enumerate(problem.order)) // unit
+    of_class = [int((table.points.vectors @ weights).max(initial=0)) // unit for table in nodes.tables]
+    room = np.array(of_class, dtype=np.int64)[nodes.class_of]
+    if room.sum() < wanted:
+        return None
+    total = problem.offset
+    for level, rules in enumerate(problem.levels):
+        if not rules.cost and not rules.preferences:
+            continue
+        of_node = state.domains.of_node[level]
+        by_domain = np.bincount(of_node, weights=room, minlength=len(rules.present)).astype(np.int64)
+        total += rules.cost * _new_domains(by_domain, rules.present, wanted)
         for preference in rules.preferences:
             if counted <= preference.roles:
-                kept.append(replace(preference, roles=frozenset({0})))
-            else:
-                left += preference.cost * (not preference.present.any())
-        offset += left
-        steps: tuple[Group | Bundle, ...] = ()
-        after = current
-        if current.caps != (1,) and _bundles_all(rules, counted):
-            steps = (Bundle((0,)),)
-            after = steps[0].after(current)
-        levels.append(LevelRules(current, steps, after, rules.cost, rules.present, tuple(kept)))
-        current = after
-    group = RoleGroup("all", total, total)
-    relaxed = Problem(
-        gang=Gang(problem.gang.name, (group,)),
-        groups=(group,),
-        counts=(total,),
-        fits=(np.ones(len(state.nodes), dtype=np.bool_),),
-        order=(0,),
-        levels=tuple(levels),
-        last=current,
-        offset=offset,
-        recipe=problem.recipe,
-    )
-    return Search(state, relaxed, NodeTables(nodes.class_of, tables, nodes.most), limits).least_cost()
+                total += preference.cost * _new_domains(by_domain, preference.present, wanted)
+            elif not preference.present.any():
+                total += preference.cost
+    return total
 
 
-def _bundles_all(rules: LevelRules, counted: frozenset[int]) -> bool:
-    """Whether everything that is counted has to be in one domain of the level."""
-    return any(len(rules.after.roles) == 1 and counted <= roles for roles in rules.after.roles) and any(
-        isinstance(step, Bundle) for step in rules.steps
-    )
-
-
-def _scalar(most: int) -> Table:
-    return Table(np.zeros(1, dtype=np.int64), np.array([most], dtype=np.int32))
+def _new_domains(room: Ints, present: Bools, wanted: int) -> int:
+    """Domains that are needed besides those in use already."""
+    left = wanted - int(room[present].sum())
+    if left <= 0:
+        return 0 if present.any() else 1
+    roomiest = np.sort(room[~present])[::-1]
+    return int(np.searchsorted(np.cumsum(roomiest), left)) + 1

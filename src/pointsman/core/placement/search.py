@@ -127,7 +127,7 @@ class Search:
             found = alike.get(key)
             if found is None:
                 found = alike[key] = len(floor.forms)
-                inside = self._sum(level, mine.tolist(), below.tables)
+                inside = self._known_sum(level, mine, below.tables)
                 form = self._form(inside, rules, bool(real[domain]), int(paid[domain]))
                 floor.forms.append(form)
                 class_of_form.append(_classed(form.table, floor.tables, known))
@@ -164,6 +164,17 @@ class Search:
             charge = Charge(base, preferences)
             table = charge.apply(table, len(layout.roles), self._limits)
         return _Form(inside, charge, table)
+
+    def _known_sum(self, level: int, classes: Ints, tables: list[Table]) -> _Sum | None:
+        """Sums of nodes are the same in every search where nodes cost nothing."""
+        if level > 1 or any(table.costs[-1] for table in tables):
+            return self._sum(level, classes.tolist(), tables)
+        key = (self._charged, classes.tobytes())
+        found = self._nodes.sums.get(key, self)
+        if found is self:
+            found = self._nodes.sums[key] = self._sum(level, classes.tolist(), tables)
+        assert found is None or isinstance(found, _Sum)
+        return found
 
     def _sum(self, level: int, classes: list[int], tables: list[Table]) -> _Sum | None:
         """Children put together. What comes last is filled first on the way down: the tightest one where costs already

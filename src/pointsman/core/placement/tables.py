@@ -8,6 +8,8 @@ Tables of sibling domains add up by max-plus convolution, which is exact: nothin
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +56,7 @@ class Points:
     """The corners of a table: everything else that fits is less of one of them."""
 
     label: Ints
-    """Row of the cost."""
+    """Row of the cost, ascending."""
     vectors: Ints
     """(points, items): counts, the last item included."""
 
@@ -110,43 +112,50 @@ def empty(items: int) -> Table:
 
 def merged(costs: Ints, values: Values, limits: Limits) -> Table:
     """Rows of any order as a table: sorted, cumulative, those that add nothing left out."""
-    kept = costs <= limits.most_cost
-    if not kept.all():
+    if int(costs.max()) > limits.most_cost:
+        kept = costs <= limits.most_cost
         limits.cut(costs[~kept])
         costs, values = costs[kept], values[kept]
-    order = np.argsort(costs, kind="stable")
-    costs = costs[order]
-    values = np.maximum.accumulate(values[order], axis=0)
-    flat = values.reshape(len(costs), -1)
-    last_of_cost = np.append(costs[1:] != costs[:-1], True)
-    costs, values, flat = costs[last_of_cost], values[last_of_cost], flat[last_of_cost]
-    adds = np.append(True, (flat[1:] != flat[:-1]).any(axis=1))
-    return Table(costs[adds], np.ascontiguousarray(values[adds]))
+    if len(costs) > 1:
+        order = np.argsort(costs, kind="stable")
+        costs = costs[order]
+        values = np.maximum.accumulate(values[order], axis=0)
+        # The last row of each cost has it all; it counts if it has more than the last one of the cost before.
+        rows = np.flatnonzero(np.concatenate((costs[1:] != costs[:-1], [True])))
+        if len(rows) > 1:
+            flat = values.reshape(len(costs), -1)[rows]
+            rows = rows[np.concatenate(([True], (flat[1:] != flat[:-1]).any(axis=1)))]
+        costs, values = costs[rows], values[rows]
+    return Table(costs, np.ascontiguousarray(values))
 
 
 def added(one: Table, other: Table, caps: tuple[int, ...], limits: Limits) -> Table:
     """What two sibling domains hold together; counts above `caps` (one for each item) are of no use."""
     if len(one.points.label) < len(other.points.label):
         one, other = other, one
+    limits.check()
+    if one.values.ndim == 1:
+        return _added_counts(one, other, caps[0], limits)
+    have = one.values.shape[1:]
     shape = tuple(
-        min(cap, a - 1 + b - 1) + 1
-        for cap, a, b in zip(caps[:-1], one.values.shape[1:], other.values.shape[1:], strict=True)
+        min(cap, a - 1 + b - 1) + 1 for cap, a, b in zip(caps[:-1], have, other.values.shape[1:], strict=True)
     )
-    cells = int(np.prod(shape, dtype=np.int64))
-    rows = len(one.costs)
+    cells, rows = math.prod(shape), len(one.costs)
     # One cell more, for what would take more from `one` than it has.
-    source = np.full((rows, int(np.prod(one.values.shape[1:], dtype=np.int64)) + 1), NO_FIT, dtype=np.int32)
+    source = np.full((rows, math.prod(have) + 1), NO_FIT, dtype=np.int32)
     source[:, :-1] = one.values.reshape(rows, -1)
     costs, parts = [one.costs], [_widened(one.values, shape).reshape(rows, -1)]
     points = other.points
-    for label in np.unique(points.label):
-        vectors = points.vectors[points.label == label]
+    step = max(1, _CHUNK // (rows * cells))
+    bounds = np.searchsorted(points.label, np.arange(len(other.costs) + 1)).tolist()
+    for label, (first, last) in enumerate(itertools.pairwise(bounds)):
+        if first == last:
+            continue
         best = np.full((rows, cells), NO_FIT, dtype=np.int32)
-        step = max(1, _CHUNK // (rows * cells))
-        for start in range(0, len(vectors), step):
+        for start in range(first, last, step):
             limits.check()
-            some = vectors[start : start + step]
-            reached = source[:, _sources(some, shape, one.values.shape[1:])]
+            some = points.vectors[start : min(start + step, last)]
+            reached = source[:, _sources(some, shape, have)]
             more = some[:, -1].astype(np.int32)[None, :, None]
             np.maximum(best, np.where(reached < 0, NO_FIT, reached + more).max(axis=1), out=best)
         np.minimum(best, caps[-1], out=best)
@@ -155,17 +164,23 @@ def added(one: Table, other: Table, caps: tuple[int, ...], limits: Limits) -> Ta
     return merged(np.concatenate(costs), np.concatenate(parts).reshape(-1, *shape), limits)
 
 
+def _added_counts(one: Table, other: Table, cap: int, limits: Limits) -> Table:
+    """The same for one item, where a table is but a count for each cost."""
+    costs = (one.costs[:, None] + other.costs[None, :]).ravel()
+    values = np.minimum(one.values[:, None] + other.values[None, :], cap).ravel()
+    return merged(costs, values, limits)
+
+
 def _sources(vectors: Ints, shape: tuple[int, ...], one: tuple[int, ...]) -> Ints:
     """(points, cells of the result): the cell of `one` that a point has to be added to."""
     flat = np.zeros((len(vectors),) + (1,) * len(shape), dtype=np.int64)
-    beyond = np.zeros_like(flat, dtype=np.bool_)
+    beyond = np.zeros(flat.shape, dtype=np.bool_)
     for axis, (size, have) in enumerate(zip(shape, one, strict=True)):
         left = np.maximum(np.arange(size)[None, :] - vectors[:, axis, None], 0)
         spread = left.reshape(len(vectors), *(size if a == axis else 1 for a in range(len(shape))))
         flat = flat * have + spread
         beyond = beyond | (spread >= have)
-    outside = int(np.prod(one, dtype=np.int64))
-    found: Ints = np.where(beyond, outside, flat).reshape(len(vectors), -1)
+    found: Ints = np.where(beyond, math.prod(one), flat).reshape(len(vectors), -1)
     return found
 
 
