@@ -41,12 +41,14 @@ def _models(models: dict[str, list[str]]) -> str:
 
 def _workers(workers: list[WorkerStatus]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    gpus = any(worker.gpu_use is not None for worker in workers)
     for name in ("worker", "kind", "state", "KV events"):
         table.add_column(name, no_wrap=True)
     for name in (
         "running",
         "queued",
         "KV",
+        *(["GPU"] if gpus else []),
         "requests",
         "failed",
         "cached",
@@ -66,6 +68,7 @@ def _workers(workers: list[WorkerStatus]) -> Table:
             f"{worker.running} + {worker.foreign}" if worker.foreign else str(worker.running),
             str(worker.queued),
             _percent(worker.kv_use),
+            *([_percent(worker.gpu_use)] if gpus else []),
             str(worker.requests_total),
             str(worker.failed_total),
             _percent(worker.cached_share),
@@ -101,8 +104,11 @@ def _troubles(answer: Status) -> Iterator[str]:
     for engine in answer.engines:
         if engine.url not in known:
             yield _engine(engine)
-        elif engine.load_unknown:
+            continue
+        if engine.load_unknown:
             yield f"{engine.name} ({engine.url}): its load is unknown: {engine.load_unknown}"
+        if engine.gpu_unknown:
+            yield f"{engine.name} ({engine.url}): how busy its GPUs are is unknown: {engine.gpu_unknown}"
 
 
 def _engine(engine: EngineReport) -> str:

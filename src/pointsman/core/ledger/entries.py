@@ -49,6 +49,8 @@ class WorkerEntry:
     gone: bool = False
     kv_use: float | None = None
     metrics_ms: float | None = None
+    gpu_ms: float | None = None
+    """When it was last known how busy its GPUs are; None: it is not."""
     adapters: ResidentAdapters = field(default_factory=ResidentAdapters)
     watch: Watch | None = None
     """What its step times are learned from; None: nobody learns, or it is gone."""

@@ -201,10 +201,12 @@ class Fleet:
     def gpu_read(self, event: ev.GpuRead) -> None:
         """How busy its GPUs are, or that nobody knows any more."""
         entry = self.entry(event.worker)
+        self._set_gpu_use(entry, event.use, event.at_ms)
+
+    def _set_gpu_use(self, entry: WorkerEntry, use: float | None, at_ms: float) -> None:
         unknown = NOT_ZERO[Column.GPU_USE_PERMILLE]
-        self.table.cells[Column.GPU_USE_PERMILLE, entry.slot] = (
-            unknown if event.use is None else round(1000 * event.use)
-        )
+        self.table.cells[Column.GPU_USE_PERMILLE, entry.slot] = unknown if use is None else round(1000 * use)
+        entry.gpu_ms = None if use is None else at_ms
 
     def refused(self, entry: WorkerEntry, reason: str, at_ms: float) -> None:
         """Nobody listens there any more, so its cache is gone too."""
@@ -246,6 +248,8 @@ class Fleet:
                 self.table.cells[Column.FOREIGN, entry.slot] = 0
                 self.table.cells[Column.QUEUED, entry.slot] = 0
                 self.table.cells[Column.KV_USED_TOKENS, entry.slot] = 0
+            if entry.gpu_ms is not None and at_ms - entry.gpu_ms > METRICS_BELIEVED_MS:
+                self._set_gpu_use(entry, None, at_ms)
         if self._times is not None:
             foreign = self.table.cells[Column.FOREIGN]
             entries = self._entries.values()
@@ -298,6 +302,7 @@ class Fleet:
             kv_tokens=int(column[Column.KV_TOKENS]),
             kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
             kv_use=entry.kv_use,
+            gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,
             text_blocks=self.caches.text_blocks_held(entry.slot),
             kv=self._kv_snapshot(entry.slot),
             drift=entry.drift.share,

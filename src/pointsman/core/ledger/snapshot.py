@@ -64,6 +64,8 @@ class WorkerSnapshot:
     kv_tokens: int
     kv_capacity_tokens: int
     kv_use: float | None
+    gpu_use: float | None
+    """How busy its GPUs are, 0 to 1; None: nobody knows."""
     text_blocks: int
     """Text blocks that were sent there and may still be cached."""
     kv: KvSnapshot

@@ -9,10 +9,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerChanged, WorkerEvent, WorkerJoined, WorkerLeft
+from pointsman.core.ledger.events import (
+    GpuRead,
+    HealthRead,
+    MetricsRead,
+    WorkerChanged,
+    WorkerEvent,
+    WorkerJoined,
+    WorkerLeft,
+)
 from pointsman.core.ledger.health import FAILED_PROBES_TO_LOSE
 from pointsman.core.model.errors import EngineError
 from pointsman.core.model.worker import WorkerId, WorkerSpec
+from pointsman.edge.cluster.gpu_watch import GpuWatch
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.status import EngineState, EngineStatus
 from pointsman.edge.cluster.timing import ProbeTiming
@@ -59,7 +68,11 @@ class EngineWatch:
         timing: ProbeTiming,
         health_checks: bool = True,
         listener: FactsListener | None = None,
+        gpus: GpuWatch | None = None,
+        collect_gpu_use: bool = True,
     ) -> None:
+        self._gpus = gpus if collect_gpu_use else None
+        self._collect_gpu_use = collect_gpu_use
         self._listener = listener
         self.source = source
         self._health_checks = health_checks
@@ -95,6 +108,7 @@ class EngineWatch:
             self._since_ms,
             self._facts,
             self._load_unknown,
+            None if self._gpus is None else self._gpus.unknown,
         )
 
     async def run(self) -> None:
@@ -140,7 +154,9 @@ class EngineWatch:
             self._set_state(EngineState.LOOKING, str(error))
 
     async def _heartbeat(self, adapter: EngineAdapter) -> None:
-        health, readings = await asyncio.gather(self._read_health(adapter), self._read_load(adapter))
+        health, readings, gpu_use = await asyncio.gather(
+            self._read_health(adapter), self._read_load(adapter), self._read_gpus()
+        )
         self._restart_seen = self._restart_seen or self._shows_restart(readings)
         if health.reachable and (self._identify_due() or not health.ready):
             health = await self._identify_again(health)
@@ -148,6 +164,8 @@ class EngineWatch:
         self._tell_health(health)
         if readings is not None:
             self._tell_load(readings)
+        if self._gpus is not None:
+            self._tell_gpus(gpu_use)
         if health.reachable:
             self._failures = 0
             self._set_state(EngineState.READY if health.ready else EngineState.NOT_READY, health.reason)
@@ -249,6 +267,9 @@ class EngineWatch:
             self._load_unknown = None
         return readings
 
+    async def _read_gpus(self) -> float | None:
+        return None if self._gpus is None else await self._gpus.read()
+
     def _shows_restart(self, readings: tuple[LoadReading, ...] | None) -> bool:
         earlier = self._readings
         return any(r.rank in earlier and r.shows_restart_since(earlier[r.rank]) for r in readings or ())
@@ -265,11 +286,14 @@ class EngineWatch:
             self._readings[reading.rank] = reading
             worker = by_rank.get(reading.rank)
             if worker is not None:
-                self._emit(
-                    MetricsRead(
-                        worker, at_ms, reading.running, reading.waiting, reading.kv_use, reading.kv_capacity_tokens
-                    )
-                )
+                self._emit(_metrics_read(worker, at_ms, reading))
+                if reading.gpu_use is not None and self._collect_gpu_use and self._gpus is None:
+                    self._emit(GpuRead(worker, at_ms, reading.gpu_use))
+
+    def _tell_gpus(self, use: float | None) -> None:
+        at_ms = self._now_ms()
+        for worker in self._workers:
+            self._emit(GpuRead(worker, at_ms, use))
 
     def _set_state(self, state: EngineState, reason: str) -> None:
         changed = state is not self._state or (state is EngineState.LOOKING and reason != self._reason)
@@ -284,6 +308,19 @@ class EngineWatch:
             return
         what = {EngineState.LOOKING: "cannot be used yet", EngineState.NOT_READY: "is not ready"}.get(state, "is lost")
         _log.warning("%s %s: %s", self.source.name, what, reason)
+
+
+def _metrics_read(worker: WorkerId, at_ms: float, reading: LoadReading) -> MetricsRead:
+    return MetricsRead(
+        worker,
+        at_ms,
+        reading.running,
+        reading.waiting,
+        reading.kv_use,
+        reading.kv_capacity_tokens,
+        reading.running_adapters,
+        reading.most_adapters,
+    )
 
 
 def _keep_probed(facts: EngineFacts, before: EngineFacts) -> EngineFacts:

@@ -13,6 +13,7 @@ import aiohttp
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.engine_watch import Clock, Emit, EngineWatch, FactsListener
+from pointsman.edge.cluster.gpu_watch import GpuWatch
 from pointsman.edge.cluster.members import WorkerSource, checked
 from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.cluster.timing import ProbeTiming
@@ -24,7 +25,8 @@ class Prober:
 
     `emit` gets ledger events, in order for each engine, on the event loop that `start` ran on. `now_ms` is the clock of
     the events. `ssl_context` is for engines with https; None trusts what the system trusts. Without `health_checks` an
-    engine that was once identified counts as ready for ever. `listener` hears of engines after the ledger did.
+    engine that was once identified counts as ready for ever. `listener` hears of engines after the ledger did. Without
+    `collect_gpu_use` nobody asks how busy GPUs are.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Prober:
         ssl_context: ssl.SSLContext | None = None,
         health_checks: bool = True,
         listener: FactsListener | None = None,
+        collect_gpu_use: bool = True,
     ) -> None:
+        self._collect_gpu_use = collect_gpu_use
         self._health_checks = health_checks
         self._listener = listener
         self._emit = emit
@@ -74,10 +78,27 @@ class Prober:
             timeout_s=self._timing.timeout_s,
         )
         watch = EngineWatch(
-            source, http, self._emit, self._now_ms, self._rng, self._timing, self._health_checks, self._listener
+            source,
+            http,
+            self._emit,
+            self._now_ms,
+            self._rng,
+            self._timing,
+            self._health_checks,
+            self._listener,
+            self._gpu_watch(source, self._session),
+            self._collect_gpu_use,
         )
         task = asyncio.create_task(watch.run(), name=f"probe {source.name}")
         self._watches[source.name] = (watch, task)
+
+    def _gpu_watch(self, source: WorkerSource, session: aiohttp.ClientSession) -> GpuWatch | None:
+        url = source.gpu_metrics_url
+        if url is None or not self._collect_gpu_use:
+            return None
+        # Never with the engine's key: it is another server.
+        http = EngineHttp(session, url.base, ssl_context=self._ssl_context, timeout_s=self._timing.timeout_s)
+        return GpuWatch(source.name, http, url.page, source.gpus)
 
     async def remove(self, name: str) -> None:
         """Stops watching an engine; its workers leave. Raises ConfigError for an unknown name."""

@@ -31,3 +31,5 @@ class EngineStatus:
     facts: EngineFacts | None
     load_unknown: str | None = None
     """Why its load is not known, where it should be."""
+    gpu_unknown: str | None = None
+    """Why it is not known how busy its GPUs are, where it should be."""

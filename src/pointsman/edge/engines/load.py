@@ -25,6 +25,13 @@ class LoadReading:
     started_s: float | None = None
     """When its process started, Unix time."""
 
+    gpu_use: float | None = None
+    """How busy it was lately, 0 to 1."""
+    running_adapters: frozenset[str] | None = None
+    """LoRA adapters that requests in its batch use."""
+    most_adapters: int | None = None
+    """That are on its GPU at once."""
+
     @property
     def would_show_restart(self) -> bool:
         """True if it holds something that another process would tell otherwise."""

@@ -26,7 +26,12 @@ _CACHE_CONFIG = "vllm:cache_config_info"
 _BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 _PREEMPTIONS = "vllm:num_preemptions_total"
 _STARTED = "process_start_time_seconds"
-_NAMES = (_RUNNING, _WAITING, _KV_USE, _KV_USE_OLD, _CACHE_CONFIG, _BY_SOURCE, _PREEMPTIONS, _STARTED)
+_LORA = "vllm:lora_requests_info"
+_SIM_BUSY = "pointsman_sim_busy_ratio"
+"""Of our simulated engines, which have no GPU that others could ask."""
+_NAMES = (
+    _RUNNING, _WAITING, _KV_USE, _KV_USE_OLD, _CACHE_CONFIG, _BY_SOURCE, _PREEMPTIONS, _STARTED, _LORA, _SIM_BUSY,
+)  # fmt: skip
 
 _CACHED_TOKENS_HINT = "start it with --enable-prompt-tokens-details"
 _KV_EVENTS_HINT = (
@@ -131,6 +136,9 @@ class VllmAdapter:
         preemptions = samples.by_rank(_PREEMPTIONS, rank_label=_RANK_LABEL)
         caches = _cache_configs(samples)
         started = samples.by_rank(_STARTED, rank_label=_RANK_LABEL)
+        busy = samples.by_rank(_SIM_BUSY, rank_label=_RANK_LABEL)
+        # With several ranks it would not say whose they are.
+        adapters, most_adapters = _adapters(samples) if len(running) == 1 else (None, None)
         return tuple(
             LoadReading(
                 rank=rank,
@@ -144,6 +152,9 @@ class VllmAdapter:
                 else None,
                 preemptions_total=prometheus.count_or_none(preemptions.get(rank)),
                 started_s=started.get(0),
+                gpu_use=prometheus.share_or_none(busy.get(rank)),
+                running_adapters=adapters,
+                most_adapters=most_adapters,
             )
             for rank in sorted(running)
         )
@@ -187,6 +198,16 @@ def _cache_configs(samples: prometheus.Samples) -> dict[int, _CacheConfig]:
         rank = _positive(sample.labels.get(_RANK_LABEL)) or 0
         configs[rank] = _CacheConfig(block_size, block_size * blocks if block_size and blocks else None)
     return configs
+
+
+def _adapters(samples: prometheus.Samples) -> tuple[frozenset[str] | None, int | None]:
+    """Adapters that run, and how many fit. What was told before stays on the page: the latest time stamp counts."""
+    told = samples.named(_LORA)
+    if not told:
+        return None, None
+    latest = max(told, key=lambda sample: sample.value)
+    names = latest.labels.get("running_lora_adapters", "").split(",")
+    return frozenset(name.strip() for name in names if name.strip()), _positive(latest.labels.get("max_lora"))
 
 
 def _positive(label: str | None) -> int | None:

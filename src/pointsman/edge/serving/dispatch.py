@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from functools import partial
 
@@ -42,6 +43,8 @@ STALE_WITHIN_S = 0.05
 CLIENT_LEFT = 499
 """Status under which requests of clients that left are counted; nobody sees it."""
 
+LIFTED_SAID_EVERY_MS = 60_000.0
+
 _log = logging.getLogger("pointsman.serving")
 
 
@@ -69,6 +72,7 @@ class Dispatcher:
         self._clock = clock
         self._seed = seed
         self._recorder = recorder
+        self._say_lifted_ms = -math.inf
         self._notes_logged: set[tuple[str, str]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -135,6 +139,8 @@ class Dispatcher:
         request, ledger = exchange.request, self._ledger
         now_ms = self._clock()
         view = ledger.view(request, tried)
+        if view.guards_lifted:
+            self._guards_lifted(now_ms)
         timing = ledger.timing
         chance = partial(decision_chance, self._seed, request.id)
         decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
@@ -154,6 +160,14 @@ class Dispatcher:
         if exchange.explain:
             exchange.explanation = explanation_header(decision)
         return decision
+
+    def _guards_lifted(self, now_ms: float) -> None:
+        self._traffic.guards_lifted += 1
+        if now_ms >= self._say_lifted_ms:
+            self._say_lifted_ms = now_ms + LIFTED_SAID_EVERY_MS
+            _log.warning(
+                "a guard (routing.guards) would leave no worker and is lifted; counted in pointsman_guards_lifted_total"
+            )
 
     def _note(self, policy: str, note: str) -> None:
         self._traffic.notes[policy, note] += 1
@@ -259,7 +273,7 @@ class Dispatcher:
         reason = plan.reason if isinstance(plan, Reject) else f"plan {plan} can't be carried out"
         retry_after_ms = plan.retry_after_ms if isinstance(plan, Reject) else None
         exclusion = decision.view.column(Column.EXCLUSION)
-        full = len(exclusion) > 0 and bool((exclusion == Exclusion.QUEUE_FULL).any())
+        full = bool(((exclusion == Exclusion.QUEUE_FULL) | (exclusion == Exclusion.AT_CAP)).any())
         self._fail(
             exchange,
             429 if full else 503,

@@ -148,6 +148,7 @@ class Frontend:
             ssl_context=settings.engine_tls,
             health_checks=settings.health_check,
             listener=self._exact.listener,
+            collect_gpu_use=settings.collect_gpu_use,
         )
 
     # ---- life

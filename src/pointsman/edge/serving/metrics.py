@@ -27,6 +27,7 @@ _WORKER_GAUGES: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_KV_CONFIDENCE, lambda w: w.kv.confidence),
     (names.WORKER_KV_BLOCKS, lambda w: w.kv.blocks.get(GPU, 0)),
     (names.WORKER_DRIFT, lambda w: w.drift),
+    (names.WORKER_GPU_USE, lambda w: w.gpu_use),
 )
 _QUEUE_GAUGES: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_FOREIGN, lambda w: w.foreign),
@@ -89,6 +90,7 @@ class FrontendCollector(Collector):
         )
         yield counter(names.RETRIES, ("reason",), (((r,), n) for r, n in traffic.retries.items()))
         yield counter(names.FALLBACKS, ("policy", "note"), traffic.notes.items())
+        yield counter(names.GUARDS_LIFTED, (), [((), traffic.guards_lifted)])
         yield counter(names.STREAM_ERRORS, ("reason",), (((r,), n) for r, n in traffic.stream_errors.items()))
         yield counter(names.MISSING_USAGE, (), [((), traffic.missing_usage)])
         for metric, histogram in (

@@ -86,6 +86,8 @@ class WorkerStatus(msgspec.Struct):
     """None: nothing is known of them yet."""
     weight: float = 1.0
     """How much it should get, beside 1 of an ordinary one."""
+    gpu_use: float | None = None
+    """How busy its GPUs are, 0 to 1; None: nobody knows."""
 
 
 class EngineReport(msgspec.Struct):
@@ -98,6 +100,8 @@ class EngineReport(msgspec.Struct):
     description: str | None
     """What was found out by asking it."""
     load_unknown: str | None
+    gpu_unknown: str | None = None
+    """Why it is not known how busy its GPUs are, where `gpu_metrics_url` is given."""
 
 
 class RequestStatus(msgspec.Struct):
@@ -191,6 +195,7 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
         ),
         times=None if worker.times is None else _times(worker.times),
         weight=worker.spec.weight,
+        gpu_use=worker.gpu_use,
     )
 
 
@@ -218,6 +223,7 @@ def _engine(engine: EngineStatus) -> EngineReport:
         reason=engine.reason,
         description=engine.facts.describe() if engine.facts else None,
         load_unknown=engine.load_unknown,
+        gpu_unknown=engine.gpu_unknown,
     )
 
 

@@ -16,6 +16,9 @@ class Metric:
 REQUESTS = Metric("pointsman_requests", "Requests by route and status sent to the client; 499: the client left first.")
 RETRIES = Metric("pointsman_retries", "Attempts made again, by reason.")
 FALLBACKS = Metric("pointsman_policy_fallbacks", "Decisions in which a policy could not do what its name says.")
+GUARDS_LIFTED = Metric(
+    "pointsman_guards_lifted", "Decisions in which a guard would have left no worker, and so excluded none."
+)
 STREAM_ERRORS = Metric("pointsman_stream_errors", "Streams that broke, held an error event or had no end, by reason.")
 MISSING_USAGE = Metric("pointsman_missing_usage", "Finished answers in which the engine reported no usage.")
 TTFT = Metric(
@@ -70,6 +73,7 @@ WORKER_QUEUED = Metric("pointsman_worker_queued_requests", "Requests waiting at 
 WORKER_PREFILL = Metric("pointsman_worker_prefill_tokens", "Prompt tokens sent there that wait for their first token.")
 WORKER_KV = Metric("pointsman_worker_kv_tokens", "KV tokens that requests of this front end hold at the worker.")
 WORKER_KV_USE = Metric("pointsman_worker_kv_use", "Share of the worker's KV cache in use, from its metrics.")
+WORKER_GPU_USE = Metric("pointsman_worker_gpu_use", "How busy the worker's GPUs are, 0 to 1, where that is told.")
 WORKER_DISPATCHED = Metric("pointsman_worker_dispatched", "Attempts sent to the worker.")
 WORKER_FAILED = Metric("pointsman_worker_failed", "Attempts that failed at the worker.")
 WORKER_CANCELLED = Metric("pointsman_worker_cancelled", "Requests whose client left while they were at the worker.")

@@ -25,6 +25,8 @@ class Traffic:
     """By reason."""
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(policy, what it did instead of what its name says)."""
+    guards_lifted: int = 0
+    """Decisions in which a guard would have left no worker."""
     stream_errors: Counter[str] = field(default_factory=Counter)
     """Streams with a defect, by which: see Defect in serving/relay."""
     missing_usage: int = 0

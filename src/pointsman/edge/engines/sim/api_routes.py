@@ -104,7 +104,9 @@ class ApiRoutes:
     async def metrics(self, request: IncomingRequest, responder: Responder) -> None:
         """`GET /metrics`."""
         state = self._state
-        responder.send(200, _METRICS_HEADERS, render_metrics(state.settings, state.runner.engine, state.metrics))
+        responder.send(
+            200, _METRICS_HEADERS, render_metrics(state.settings, state.runner.engine, state.metrics, state.runner.busy)
+        )
 
     async def load(self, request: IncomingRequest, responder: Responder) -> None:
         """`GET /load`: HTTP requests for tokens that are being served."""

@@ -37,16 +37,17 @@ class SimMetrics:
         """HTTP requests that are being served now."""
 
 
-def render_metrics(settings: SimSettings, engine: EngineModel, metrics: SimMetrics) -> bytes:
-    """Prometheus text."""
+def render_metrics(settings: SimSettings, engine: EngineModel, metrics: SimMetrics, busy: float) -> bytes:
+    """Prometheus text. `busy`: share of the time in which it computed, lately."""
     registry = CollectorRegistry()
-    registry.register(_SimCollector(settings, engine, metrics))
+    registry.register(_SimCollector(settings, engine, metrics, busy))
     return generate_latest(registry)
 
 
 class _SimCollector(Collector):
-    def __init__(self, settings: SimSettings, engine: EngineModel, metrics: SimMetrics) -> None:
+    def __init__(self, settings: SimSettings, engine: EngineModel, metrics: SimMetrics, busy: float) -> None:
         self._settings = settings
+        self._busy = busy
         self._engine = engine
         self._metrics = metrics
         self._labels = {"engine": str(settings.dp_rank), "model_name": settings.model}
@@ -69,6 +70,9 @@ class _SimCollector(Collector):
         yield self._gauge("vllm:num_requests_running", "Requests in the running batch.", engine.running)
         yield self._gauge("vllm:num_requests_waiting", "Requests waiting.", engine.waiting)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", engine.kv_use)
+        yield self._gauge(
+            "pointsman_sim_busy_ratio", "Share of the last second or so in which it computed.", self._busy
+        )
 
     def _counters(self) -> Iterator[Metric]:
         counters = self._engine.counters

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from pointsman.core.engine_model.busy import LATELY_MS, BusyShare
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import KvEvent
@@ -65,7 +66,10 @@ class EngineRunner:
         self._metrics = metrics
         self._live: dict[Sequence, _Live] = {}
         self._start_s = time.perf_counter()
+        self._begin_ms: float | None = None
+        """When the step began that it is in."""
         self._end_ms = 0.0
+        self._busy = BusyShare(lately_ms=LATELY_MS * speedup)
         self._handle: asyncio.Handle | None = None
         self._stopped = False
         self._turning = False
@@ -73,6 +77,11 @@ class EngineRunner:
     def now_ms(self) -> float:
         """Modelled time since the start."""
         return (time.perf_counter() - self._start_s) * 1000 * self._speedup
+
+    @property
+    def busy(self) -> float:
+        """Share of the time in which it computed, lately."""
+        return self._busy.share(self.now_ms(), self._begin_ms)
 
     def submit(self, request: EngineRequest, sinks: list[TokenSink]) -> tuple[Sequence, ...]:
         """Queue a request with a sink for each of its sequences; raises `RequestRefusedError`."""
@@ -117,6 +126,7 @@ class EngineRunner:
 
     def _begin(self, at_ms: float) -> bool:
         step = self.engine.begin_step(at_ms)
+        self._begin_ms = None if step is None else at_ms
         if step is None:
             return False
         self._end_ms = at_ms + step.duration_ms * self.slow_factor
@@ -145,6 +155,8 @@ class EngineRunner:
                 self._schedule()
                 return
             began_ms = self._end_ms
+            if self._begin_ms is not None:
+                self._busy.ran(self._begin_ms, began_ms)
             self._deliver(self.engine.finish_step(began_ms))
             if not self._begin(self._catch_up(began_ms, now_ms)):
                 return

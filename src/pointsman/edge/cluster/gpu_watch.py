@@ -1,0 +1,37 @@
+"""GpuWatch: asks a page of metrics how busy the GPUs of one engine are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from pointsman.edge.engines.gpu_metrics import gpu_use
+from pointsman.edge.engines.http import EngineCallError, EngineHttp
+
+_log = logging.getLogger("pointsman.cluster")
+
+
+class GpuWatch:
+    """`http` is the page's server, which is not the engine. `gpus`: those that count; None: all of the page."""
+
+    def __init__(self, engine: str, http: EngineHttp, page: str, gpus: Sequence[str] | None) -> None:
+        self._engine = engine
+        self._http = http
+        self._page = page
+        self._gpus = gpus
+        self.unknown: str | None = None
+        """Why nobody knows."""
+
+    async def read(self) -> float | None:
+        """Mean busy share, 0 to 1; None: unknown, which is said once."""
+        try:
+            use = gpu_use(await self._http.get_text(self._page), self._gpus)
+        except EngineCallError as error:
+            if self.unknown is None:
+                _log.warning("%s: how busy its GPUs are is unknown from now on: %s", self._engine, error)
+            self.unknown = str(error)
+            return None
+        if self.unknown is not None:
+            _log.info("%s: how busy its GPUs are is known again", self._engine)
+            self.unknown = None
+        return use
