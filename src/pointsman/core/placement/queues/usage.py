@@ -42,6 +42,13 @@ class Usage:
                     firm[name] = change(firm[name], amounts_of(gang.floor))
         return Usage(self.tree, held, firm)
 
+    def reduced(self, queue: str, amount: Amounts) -> Usage:
+        """With so much less held by gangs that can be preempted."""
+        held = dict(self.held)
+        for name in self.tree.paths.get(queue, ()):
+            held[name] = minus(held[name], amount)
+        return Usage(self.tree, held, self.firm)
+
     def refusal(self, gang: Gang, more: Amounts, firm: Amounts) -> str | None:
         """Why the gang's queue may not have so much more, `firm` of it for good; None if it may.
 

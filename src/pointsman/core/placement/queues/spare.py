@@ -1,0 +1,77 @@
+"""Spare: elastic replicas on what is left when everybody who waits has had a turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pointsman.core.placement.gang import Gang, RoleGroup
+from pointsman.core.placement.plan import Placement, Unplaced
+from pointsman.core.placement.queues.actions import Cause, Why
+from pointsman.core.placement.queues.amounts import Amounts, amounts_of
+from pointsman.core.placement.queues.books import Books
+from pointsman.core.placement.queues.order import FairOrder
+
+_SPARE = Why(Cause.SPARE)
+
+
+def grown(books: Books) -> Books:
+    """With elastic replicas as far as they fit and limits of queues let them; the queue that lacks most goes first."""
+    wanting = [p.gang for p in books.state.placements.values() if not p.is_full]
+    line = FairOrder(books.tree, books.shares, wanting)
+    while not books.is_late() and (gang := line.next(books.usage)) is not None:
+        before = books.state.placements[gang.name]
+        capped = _capped(gang, before, books.usage.room(gang.queue))
+        if not any(_has_room(books, capped, before, group) for group in capped.groups):
+            continue
+        after = None
+        why = books.why.get(gang.name, _SPARE)
+        if gang.name not in books.since_s and why.cause is Cause.WAITING:
+            after = _afresh(books, capped, before)
+        if after is None:
+            found = books.try_place(capped, before, elastic=True)
+            if not isinstance(found, Unplaced) and len(found.pods) > len(before.pods):
+                after = replace(found, gang=gang)
+        if after is not None:
+            books = books.exchanged(after, why)
+    return books
+
+
+def _afresh(books: Books, capped: Gang, before: Placement) -> Placement | None:
+    """A gang of this cycle has not started yet: its floors may go where there is more room for the rest."""
+    found = books.released(capped.name, _SPARE).try_place(capped, elastic=True)
+    if isinstance(found, Unplaced) or len(found.pods) <= len(before.pods):
+        return None
+    return replace(found, gang=before.gang)
+
+
+def _capped(gang: Gang, have: Placement, room: Amounts) -> Gang:
+    """The gang with no more elastic replicas than the room allows; the role that lacks most is cut first."""
+    counts = {group.name: max(group.max_replicas, have.replicas[group.name]) for group in gang.groups}
+    sizes = {group.name: amounts_of(group.requests.times(group.pods_per_replica)) for group in gang.groups}
+
+    def too_much(kind: int) -> bool:
+        return sum(sizes[name][kind] * (counts[name] - have.replicas[name]) for name in counts) > room[kind]
+
+    for kind in range(3):
+        while too_much(kind):
+            asking = [name for name in counts if counts[name] > have.replicas[name] and sizes[name][kind]]
+            counts[max(asking, key=lambda name: counts[name] - have.replicas[name])] -= 1
+    return replace(gang, groups=tuple(replace(group, max_replicas=counts[group.name] or 1) for group in gang.groups))
+
+
+def _has_room(books: Books, gang: Gang, have: Placement, group: RoleGroup) -> bool:
+    """Whether any node has room for one pod of a role that lacks replicas: most of the time none has."""
+    if have.replicas[group.name] >= group.max_replicas:
+        return False
+    state, asks = books.state, group.requests
+    fits = state.up & state.suitability.of(group)
+    if books.closed is not None:
+        fits = fits & ~books.closed
+    fits = fits & (state.cpu_free_milli >= asks.cpu_milli) & (state.memory_free_bytes >= asks.memory_bytes)
+    if asks.whole_gpus:
+        fits = fits & (state.whole_free >= asks.whole_gpus)
+    elif asks.gpu_milli:
+        fits = fits & (state.device_free_milli.max(axis=1, initial=0) >= asks.gpu_milli)
+    return bool(np.any(fits))
