@@ -76,7 +76,9 @@ def _spilled(
     state: ClusterState, gang: Gang, base: Placement, most: int, wanted: Callable[[int], Counts], timer: Timer
 ) -> Placement:
     """As many more as fit while all that is required holds; where they go is chosen for the least spread."""
-    held = state.hold(replace(base, gang=gang)) if base.pods else state
+    held = state.release(gang.name) if gang.name in state.placements else state
+    if base.pods:
+        held = held.hold(replace(base, gang=gang))
     count = _most_true(most, lambda step: possible(held, gang, wanted(step), timer, kept=base))
     if not count or not any(wanted(count).values()):
         return base
