@@ -9,6 +9,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
+from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.view import Column, Exclusion
@@ -42,11 +43,13 @@ class FrontEnd:
         seed: int,
         on_decision: OnDecision | None = None,
         priors: Mapping[str, StepCoefficients] | None = None,
+        guards: Guards = NO_GUARDS,
     ) -> None:
         self.ledger = Ledger(
             text_block_bytes=int(block_tokens * PRIOR_BYTES_PER_TOKEN),
             prefix_ttl_ms=prefix_ttl_ms,
             step_priors=priors,
+            guards=guards,
         )
         self._policy = policy
         self._timing = None if timing is None else fleet_times(timing)

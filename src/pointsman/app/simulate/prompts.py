@@ -37,6 +37,7 @@ class Prompts:
         self.spec = KeySpec(self.block_tokens)
         self._kv_events = setup.kv_events
         self._route_key = setup.route_key
+        self._slo, self._slo_of_tenants = setup.slo, setup.slo_of_tenants
         self._keys: dict[str, dict[int, int]] = {}
         self._numbers = itertools.count()
 
@@ -69,6 +70,7 @@ class Prompts:
             if self._route_key
             else None,
             tenant=request.tenant,
+            slo=self._slo if request.tenant is None else self._slo_of_tenants.get(request.tenant, self._slo),
         )
 
     def _cut(self, ids: Sequence[int], model: str) -> list[int]:

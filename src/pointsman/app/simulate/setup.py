@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.guards import NO_GUARDS, Guards
+from pointsman.core.model.slo import Slo
 from pointsman.core.model.worker import Role
 from pointsman.core.timing.links import Link
 from pointsman.core.timing.profile import Profile
@@ -46,6 +49,12 @@ class WorkerGroup:
     """When its processes are started: workers join `Setup.startup_ms` later. None: they are there from the start."""
     models: tuple[str, ...] = ()
     """Models that it serves; empty: all of the trace's."""
+    weight: float = 1.0
+    """How much each of them should get, beside 1 of an ordinary one."""
+    max_in_flight: int | None = None
+    """Most sequences of ours at once at each of them."""
+    topology_distance: int = 0
+    """Levels of the topology at which they are not where the front end is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,16 @@ class Failure:
     at_ms: float
     back_after_ms: float | None = None
     """When it is started again, after its death; it joins `Setup.startup_ms` later with an empty cache. None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A worker's steps take so many times what they took at the start, from the next one on. Nobody tells anybody."""
+
+    worker: int
+    at_ms: float
+    factor: float
+    """1: it is as fast again as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +117,13 @@ class Setup:
     """From the start of a worker's process until it takes requests."""
     failures: tuple[Failure, ...] = ()
     drains: tuple[Drain, ...] = ()
+    slowdowns: tuple[Slowdown, ...] = ()
+    guards: Guards = NO_GUARDS
+    """Limits beyond which workers are excluded."""
+    slo: Slo | None = None
+    """What all requests are promised."""
+    slo_of_tenants: Mapping[str, Slo] = field(default_factory=dict)
+    """What those of some tenants are promised instead."""
     queue_limit: int | None = None
     """Requests waiting at an engine, as last read, from which on it gets no more."""
     retries: int = 0
@@ -121,6 +147,10 @@ class Setup:
                 raise ConfigError(f"a group of {group.profile.name} needs at least one worker, not {group.count}")
             if not 0 < group.slow < math.inf:
                 raise ConfigError(f"slow must be above 0, not {group.slow} ({group.profile.name})")
+            if not 0 < group.weight < math.inf:
+                raise ConfigError(f"weight must be above 0, not {group.weight} ({group.profile.name})")
+            if group.max_in_flight is not None and group.max_in_flight < 1:
+                raise ConfigError(f"max_in_flight must be at least 1, not {group.max_in_flight} ({group.profile.name})")
             _check_time("started_ms of a group", group.started_ms)
         for name in ("block_tokens", "max_num_seqs", "max_batched_tokens", "max_context_tokens", "queue_limit"):
             value = getattr(self, name)
@@ -137,6 +167,11 @@ class Setup:
         for drain in self.drains:
             self._check_number(drain.worker)
             _check_time("at_ms of a drain", drain.at_ms)
+        for slowdown in self.slowdowns:
+            self._check_number(slowdown.worker)
+            _check_time("at_ms of a slowdown", slowdown.at_ms)
+            if not 0 < slowdown.factor < math.inf:
+                raise ConfigError(f"the factor of a slowdown must be above 0, not {slowdown.factor}")
 
     def _check_number(self, worker: int) -> None:
         if not 0 <= worker < self.workers:

@@ -61,7 +61,9 @@ class Simulation:
         self._workers = _workers(trace, setup, self.block_tokens, seed)
         chance = seed if policy_seed is None else policy_seed
         timing, priors = _times(self._workers, learn=setup.learn_times)
-        self._front_end = FrontEnd(policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision, priors)
+        self._front_end = FrontEnd(
+            policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision, priors, setup.guards
+        )
         self.ledger = self._front_end.ledger
         self._telemetry = Telemetry(self._heap, self.ledger, setup, self._prompts.spec)
         self._records = Records(trace)
@@ -114,6 +116,9 @@ class Simulation:
                 self._starts(worker, failure.at_ms + failure.back_after_ms)
         for drain in setup.drains:
             push(max(self._start_ms, drain.at_ms), Rank.FLEET, self._drain, self._workers[drain.worker])
+        for slowdown in setup.slowdowns:
+            slower = (self._workers[slowdown.worker], slowdown.factor)
+            push(max(self._start_ms, slowdown.at_ms), Rank.FLEET, self._slow_down, slower)
         for number, worker in enumerate(self._workers, 1):
             first_ms = self._start_ms + self._telemetry.every_ms * number / len(self._workers)
             push(first_ms, Rank.METRICS, self._read, worker)
@@ -166,6 +171,11 @@ class Simulation:
                 flight.retries -= 1
                 self.ledger.apply(ev.AttemptFailed(flight.request.id, now_ms, f"{worker.id} broke off", True))
                 self._send(flight, {worker.id})
+
+    def _slow_down(self, slower: tuple[ModelledWorker, float]) -> None:
+        worker, factor = slower
+        self._stepping.interrupt(worker)
+        worker.slow = worker.group.slow * factor
 
     def _drain(self, worker: ModelledWorker) -> None:
         self._drained.add(worker.number)

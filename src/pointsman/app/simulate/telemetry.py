@@ -87,6 +87,7 @@ class Telemetry:
                 worker.id, now_ms, engine.running, engine.waiting, engine.kv_use, worker.spec.kv_capacity_tokens
             )
         )
+        self._ledger.apply(ev.GpuRead(worker.id, now_ms, worker.busy(now_ms)))
 
     def _apply_blocks(self, worker: WorkerId, events: Sequence[KvEvent], now_ms: float) -> None:
         apply = self._ledger.apply

@@ -15,6 +15,7 @@ from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.intervals import IntervalCounter
 from pointsman.app.simulate.outcome import WorkerTotals
 from pointsman.app.simulate.setup import Setup, WorkerGroup
+from pointsman.core.engine_model.busy import BusyShare
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import KvEvent
@@ -69,12 +70,17 @@ class ModelledWorker:
             max_context_tokens=self._config.max_model_len,
             max_batch_size=setup.max_num_seqs,
             queue_depth_threshold=setup.queue_limit,
+            weight=group.weight,
+            max_in_flight=group.max_in_flight,
+            topology_distance=group.topology_distance,
             profile=profile.name,
         )
         self._spread = setup.step_noise
         self._chance = np.random.default_rng(random.Random(f"noise {seed} {number}").getrandbits(64))
         self._noise: NDArray[np.float64] | None = None
         """Of its next steps: each one's own, however long the runs are, or else short ones would be done more often."""
+        self.slow = group.slow
+        """Its steps take so many times what the profile says, from the next one on."""
         self.alive = False
         self.incarnation = 0
         self.starts = 0
@@ -106,6 +112,7 @@ class ModelledWorker:
         """Their KV has come, and their first step here has not ended."""
         self._occupied_ms: float | None = None
         self._busy_ms = 0.0
+        self._lately = BusyShare()
         self._gpu_ms = 0.0
         self._preemptions = 0
         self._requests = self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
@@ -119,6 +126,10 @@ class ModelledWorker:
     def engine(self) -> EngineModel:
         """The process that runs there now."""
         return self._engine
+
+    def busy(self, now_ms: float) -> float:
+        """Share of the last second or so in which it computed, as the utilisation of its GPUs is told."""
+        return self._lately.share(now_ms, self._begin_ms if self.end_ms < math.inf else None)
 
     # ---- the process
 
@@ -204,7 +215,7 @@ class ModelledWorker:
         if self._spread and (self._noise is None or len(self._noise) < MOST_STEPS):
             drawn = self._chance.lognormal(-self._spread * self._spread / 2, self._spread, _DRAWN)
             self._noise = drawn if self._noise is None else np.concatenate([self._noise, drawn])
-        step = self._step = self._engine.begin_step(now_ms, MOST_STEPS, self.group.slow, self._noise)
+        step = self._step = self._engine.begin_step(now_ms, MOST_STEPS, self.slow, self._noise)
         if step is None:
             return False
         self._begin_ms = now_ms
@@ -233,6 +244,7 @@ class ModelledWorker:
             self._fresh.append((self.end_ms + self._delay_ms, result.events))
         self.unread = True
         self._busy_ms += self.end_ms - self._begin_ms
+        self._lately.ran(self._begin_ms, self.end_ms)
         self._count_intervals(step, result.steps, result.decodes, itl, dict(result.resumed))
         self._forget_noise(result.steps)
         self._void()
