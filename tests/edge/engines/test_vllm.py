@@ -161,3 +161,28 @@ async def test_tokenize(make_engine, session, vllm_answers):
     ]
     engine.answers["/tokenize"] = 404
     assert await ADAPTER.tokenize(http, "m", "hi") is None
+
+
+async def test_adapters_that_run_are_those_of_the_latest_time_stamp(make_engine, session, vllm_answers):
+    vllm_answers["/metrics"] += (
+        'vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_adapters=""} 1.7e9\n'
+        'vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql,chat",waiting_lora_adapters="x"} 1.8e9\n'
+        'pointsman_sim_busy_ratio{engine="0"} 0.7\n'
+    )
+    engine = await make_engine(vllm_answers)
+
+    (reading,) = await ADAPTER.read_load(EngineHttp(session, engine.url))
+
+    assert reading.running_adapters == {"sql", "chat"}
+    assert (reading.most_adapters, reading.gpu_use) == (4, 0.7)
+
+
+async def test_no_adapter_runs_is_not_unknown(make_engine, session, vllm_answers):
+    vllm_answers["/metrics"] += (
+        'vllm:lora_requests_info{max_lora="0",running_lora_adapters="",waiting_lora_adapters=""} 1\n'
+    )
+    engine = await make_engine(vllm_answers)
+
+    (reading,) = await ADAPTER.read_load(EngineHttp(session, engine.url))
+
+    assert (reading.running_adapters, reading.most_adapters, reading.gpu_use) == (frozenset(), None, None)
