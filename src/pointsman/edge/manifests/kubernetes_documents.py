@@ -50,7 +50,7 @@ class Item:
         if isinstance(self.raw, msgspec.Raw):
             line: int | None = line_of(self.text, (*self.path, *path))
         else:
-            line = _deepest(self.raw, path)
+            line = deepest(self.raw, path)
         name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in (*self.path, *path))
         raise ConfigError(f"{self.source}:{line}: {name.lstrip('.') or self.kind}: {message}")
 
@@ -112,7 +112,7 @@ def _kind(node: Node) -> str:
     return str(plain(kind)) if kind is not None else ""
 
 
-def _deepest(node: Node, path: tuple[Step, ...]) -> int | None:
+def deepest(node: Node, path: tuple[Step, ...]) -> int | None:
     """Line of the deepest value on a path that is there."""
     line = node.place.line
     for step in path:
