@@ -112,6 +112,19 @@ def test_an_engine_that_does_not_tell_its_load(
     assert "a (http://a:1): its load is unknown: GET /metrics answered 404" in lines
 
 
+def test_gpus_have_a_column_where_anything_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "GPU" not in shown(report(), monkeypatch, capsys)[2]
+    workers = [worker(gpu_use=0.826), worker(id="b/0", url="http://b:1")]
+    engines = [EngineReport("b", "http://b:1", "ready", "", None, None, "GET http://x/metrics answered 500")]
+    lines = shown(report(workers=workers, engines=engines), monkeypatch, capsys)
+    assert "GPU" in lines[2]
+    assert "26 %  83 %" in lines[3]
+    assert "26 %     –" in lines[4]
+    assert "b (http://b:1): how busy its GPUs are is unknown: GET http://x/metrics answered 500" in lines
+
+
 def test_what_is_known_of_kv_events(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     off = KvStatus("off", "it publishes no KV events", 0.0, None, {}, 0)
     workers = [

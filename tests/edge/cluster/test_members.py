@@ -61,6 +61,17 @@ def test_the_key_is_not_printed():
     assert "sesame" not in repr(WorkerSource("a", "http://a:1", api_key="sesame"))
 
 
+def test_adapters_weight_cap_and_distance_are_the_workers():
+    facts = EngineFacts("vllm", None, ("m", "sql", "chat"), lora=("sql", "chat"))
+    source = WorkerSource("a", "http://a:1", weight=0.5, max_in_flight=4, topology_distance=2)
+
+    spec = source.spec(facts, 0)
+
+    assert (spec.weight, spec.max_in_flight, spec.topology_distance) == (0.5, 4, 2)
+    assert spec.adapters == ("sql", "chat")
+    assert replace(source, models=("m", "chat")).spec(facts, 0).adapters == ("chat",)
+
+
 def test_sources_of_urls_are_called_by_their_address():
     first, second = sources_of_urls(["http://10.0.0.1:8000/", "https://Engine.Local"])
 

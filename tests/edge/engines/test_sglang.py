@@ -160,3 +160,13 @@ async def test_tokenize(make_engine, session, sglang_answers):
     assert await ADAPTER.tokenize(http, "m", "abc") == [1, 2, 3]
     assert await ADAPTER.tokenize(http, "m", [{"role": "user", "content": "abc"}]) == [1, 2, 3]
     assert "messages" in engine.asked[-1].body
+
+
+async def test_adapters_are_called_by_their_base_too(make_engine, session, sglang_answers):
+    """A bare adapter's name would be answered by the base model."""
+    sglang_answers["/v1/models"] = {"data": [{"id": "m"}, {"id": "sql", "parent": "m"}]}
+    engine = await make_engine(sglang_answers)
+
+    facts = await ADAPTER.identify(EngineHttp(session, engine.url))
+
+    assert (facts.models, facts.lora) == (("m", "m:sql"), ("m:sql",))

@@ -39,6 +39,14 @@ class ModelList:
         """Names with a base model."""
         return tuple(dict.fromkeys(card.id for card in self._cards if card.parent))
 
+    def with_base_names(self) -> ModelList:
+        """Adapters called `base:adapter`: for engines that take a bare adapter's name for the base model's."""
+        cards = [
+            msgspec.structs.replace(card, id=f"{card.parent}:{card.id}") if card.parent else card
+            for card in self._cards
+        ]
+        return ModelList(cards)
+
     @property
     def root(self) -> str | None:
         """What the first model that is no adapter was loaded from, where told."""

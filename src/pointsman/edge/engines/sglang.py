@@ -100,7 +100,7 @@ class SglangAdapter:
             info = await if_there(http.get_json("/get_server_info", _ServerInfo))
         if info is None:
             return None
-        models = await read_models(http)
+        models = (await read_models(http)).with_base_names()
         routes = await read_routes(http)
         has_load = bool(await self.read_load(http))
         events = _kv_events(info)

@@ -38,6 +38,7 @@ async def test_metrics_count_what_was_done(client: Any) -> None:
     await client.complete(prompt, max_tokens=9, stop=" ")
     text = (await client.get("/metrics")).text
     values = samples(text)
+    assert 0 <= values["pointsman_sim_busy_ratio"] < 1
     cached = 2 * usage["prompt_tokens_details"]["cached_tokens"]
     assert values["vllm:prompt_tokens_by_source_total|local_cache_hit"] == cached > 0
     computed = 3 * usage["prompt_tokens"] - cached
@@ -66,6 +67,7 @@ async def test_running_and_waiting_are_gauges_of_now(start_sim: Any, client_of: 
         values = samples(text)
         assert (values["vllm:num_requests_running"], values["vllm:num_requests_waiting"]) == (2, 1)
         assert 0 < values["vllm:kv_cache_usage_perc"] < 1
+        assert 0 < values["pointsman_sim_busy_ratio"] <= 1
         assert 'running_lora_adapters="ad",waiting_lora_adapters="ad"' in text
         state = (await client.get("/sim/requests")).json
         assert [row["state"] for row in state["requests"]] == ["running", "running", "waiting"]
