@@ -13,6 +13,7 @@ from typing import Any
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger import promises
 from pointsman.core.ledger.adapters import AdapterLoads
+from pointsman.core.ledger.arrivals import Arrivals
 from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
 from pointsman.core.ledger.fleet import Fleet
 from pointsman.core.ledger.output_lengths import ExpectedLength, OutputLengths
@@ -67,6 +68,7 @@ class Ledger:
         self._sequence = 0
         self._totals = Totals()
         self._ratios: dict[str, TokenRatio] = {}
+        self._arrivals: dict[str, Arrivals] = {}
         handlers: dict[type[Any], Callable[[Any], None]] = {
             ev.WorkerJoined: self._fleet.joined,
             ev.WorkerChanged: self._fleet.changed,
@@ -115,6 +117,7 @@ class Ledger:
             answers_seen=expected.answers_seen,
             reuse=0.0 if reuse is None else reuse.share,
             evictions_seen=0.0 if reuse is None else reuse.seen,
+            arrivals_per_s=arrivals.per_s if (arrivals := self._arrivals.get(request.model)) else 0.0,
             adapter_load_ms=self._adapter_loads.load_ms,
         )
 
@@ -197,6 +200,15 @@ class Ledger:
             raise LedgerError(f"request {event.request.id} was admitted already; ids must be unique")
         self._flights[event.request.id] = Flight(event.request)
         self._waiting += 1
+        self._came(event.request.model, event.at_ms)
+
+    def _came(self, model: str, at_ms: float) -> None:
+        arrivals = self._arrivals.get(model)
+        if arrivals is None:
+            if not self._fleet.serves(model):
+                return
+            arrivals = self._arrivals[model] = Arrivals()
+        arrivals.came(at_ms)
 
     def _dispatched(self, event: ev.Dispatched) -> None:
         flight = self._flight(event.request_id)

@@ -1,8 +1,8 @@
 """Reuse: which share of what caches evict is needed again.
 
-Evicted blocks that nobody else holds are remembered for as long as as much is evicted again as the workers hold
-together. A remembered block that is computed again was needed. The share is tokens needed again by tokens evicted, of
-the same past; a block of which another worker still has a copy is evicted, but no loss.
+Evicted blocks that nobody else holds are lost, and remembered for as long as as much is evicted again as the workers
+hold together. A remembered block that is computed again was needed. The share is tokens needed again by tokens lost, of
+the same past; a block of which another worker still has a copy is not lost.
 
 Memory is bounded by looking at a sample of the blocks only, chosen by a hash of their keys, when there are many (as in
 Waldspurger et al., "Efficient MRC construction with SHARDS", 2015): the share among them is that among all.
@@ -36,12 +36,12 @@ class Reuse:
 
     @property
     def share(self) -> float:
-        """Of evicted tokens, what was needed again: 0 to 1."""
+        """Of lost tokens, what was needed again: 0 to 1."""
         return min(1.0, self._needed / self._evicted) if self._evicted else 0.0
 
     @property
     def seen(self) -> float:
-        """Evicted tokens that the share rests on, older ones counting less."""
+        """Lost tokens that the share rests on, older ones counting less."""
         return self._evicted
 
     def evicted(
@@ -56,16 +56,15 @@ class Reuse:
         window = max(_LEAST_WINDOW, held_blocks)
         while window >> self._shift > MOST_REMEMBERED:
             self._halve()
-        sampled = self._sample(keys)
+        lost = [key for key in self._sample(keys) if not held_elsewhere(key)]
         weight = block_tokens << self._shift
         keep = math.exp(-len(keys) / window)
-        self._evicted = self._evicted * keep + len(sampled) * weight
+        self._evicted = self._evicted * keep + len(lost) * weight
         self._needed *= keep
         gone = self._gone
-        for key in sampled:
-            if not held_elsewhere(key):
-                gone[key] = block_tokens
-                gone.move_to_end(key)
+        for key in lost:
+            gone[key] = block_tokens
+            gone.move_to_end(key)
         most = window >> self._shift
         while len(gone) > most:
             gone.popitem(last=False)

@@ -14,9 +14,11 @@ class Outlook:
     answers_seen: float = 0.0
     """Answers that the expectation rests on, older ones counting less; 0 = a guess."""
     reuse: float = 0.0
-    """Share of evicted KV tokens that were needed again later and had to be computed again, 0 to 1."""
+    """Share of KV tokens evicted by the last worker that held them that had to be computed again later, 0 to 1."""
     evictions_seen: float = 0.0
     """Evicted tokens that `reuse` rests on, older ones counting less; 0 = nothing was seen yet."""
+    arrivals_per_s: float = 0.0
+    """Requests a second for its model lately, for all workers together."""
     adapter_load_ms: float = 0.0
     """How much later the first token comes at a worker that has to load the request's LoRA adapter first."""
 

@@ -1,6 +1,6 @@
 """cost: the worker where a request costs the least time, its own and everybody else's.
 
-    score = ttft + decode + slowdown + eviction     (+ slo + adapter + weight + ramp, where they play a part)
+    score = ttft + decode + slowdown + eviction + spread     (+ slo + adapter + weight, where they play a part)
 
 All terms are milliseconds of the time model (`step = a + b·sequences + c·context + d·prefill tokens + q·squares`, with
 the coefficients learned for each worker) and add up to the score. N sequences are there, which hold C tokens of
@@ -8,11 +8,17 @@ context; the request has P prompt tokens of which n are new there, and an answer
 
     ttft      overhead + half of the running step + steps · (a + b·N + c·C) + d·(tokens that wait there + n)
     decode    O · (a + b·(N + 1) + c·(C + P + O/2))
-    slowdown  N · d · n                      each that decodes there waits once for the prompt
-              + min(O·N, R) · (b + c·(P + O/2))   and decodes beside it, until one of the two ends; R tokens are to come
-    eviction  see cost_eviction.py
+    slowdown  min(O·N, R) · (b + c·(P + O/2))   what those there decode beside it; R tokens are to come for them
+              + A · ttft²                       A requests a ms come to a worker, and wait until its prompt is through
+    eviction  L · d · (n + O) · fullness        L tokens are computed again for each token of room: cost_eviction.py
+    spread    (1 + L) · d·P · max(0, N − 1.1·mean N − 4)
 
-Nothing in it is tuned: what is not in the view follows from the formulas above.
+A·ttft²: half a ttft each for A·ttft requests, twice as many as on the average, since a worker that gets a prompt is
+likelier to get the next ones with its beginning.
+
+What those who decode wait for while the prompt is computed (N·d·n) is not in it: it grows with the load of the worker
+that should be relieved, so it would leave a busy one with all requests whose prompts it holds. Spread is for the same:
+above the guard each request too many costs as much as its whole prompt anew, so that no cache makes up for it.
 """
 
 from __future__ import annotations
@@ -20,12 +26,14 @@ from __future__ import annotations
 import random
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_eviction import eviction_ms
+from pointsman.core.policies.cost_eviction import fullness, recomputations, room_tokens
 from pointsman.core.policies.cost_load import CostLoad, Floats, cost_load
+from pointsman.core.policies.load_price import GUARD_FACTOR, GUARD_SLACK_REQUESTS
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
 from pointsman.core.timing.fleet_times import TimeRows, fleet_times
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
@@ -44,37 +52,41 @@ class Cost:
         if not len(rows):
             return rejection(self.name, request, view, now_ms)
         times = fleet_times(timing).rows(view.workers)
-        terms = cost_terms(request, view, times)
+        terms = cost_terms(request, view, times, rows)
         scores = sum(terms.values(), np.zeros(len(view)))
         row = least_row(scores, rows, rng)
         note = None if times.known.any() else NOTHING_KNOWN
         return decision(self.name, request, view, now_ms, row, scores, "ms", terms, note)
 
 
-def cost_terms(request: Request, view: FleetView, times: TimeRows) -> dict[str, Floats]:
-    """The terms by name, one value a worker."""
+def cost_terms(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.intp]) -> dict[str, Floats]:
+    """The terms by name, one value a worker. `rows`: the eligible workers, at least one."""
     load = cost_load(request, view)
     computed = times.d * load.new
+    whole = times.d * request.prompt_tokens
     if times.q.any():
         cached = request.prompt_tokens - load.new
         computed = computed + times.q * (request.prompt_tokens**2 - cached * cached)
+        whole = whole + times.q * request.prompt_tokens**2
     output = view.outlook.output_tokens
     own_context = request.prompt_tokens + output / 2
-    terms = {
-        "ttft_ms": _ttft_ms(load, times, computed),
-        "decode_ms": max(0.0, output - 1)
-        * (
-            times.a
-            + times.b * (load.there + request.sequences)
-            + times.c * (load.context + request.sequences * own_context)
-        ),
-    }
+    ttft_ms = _ttft_ms(load, times, computed)
+    decode_step_ms = (
+        times.a
+        + times.b * (load.there + request.sequences)
+        + times.c * (load.context + request.sequences * own_context)
+    )
     beside = np.minimum(output * load.there, load.table[Column.REMAINING_TOKENS]) * request.sequences
-    terms["slowdown_ms"] = load.there * computed + beside * (times.b + times.c * own_context)
-    eviction = eviction_ms(request, view, load, times)
-    if eviction is not None:
-        terms["eviction_ms"] = eviction
-    return terms
+    coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
+    again = recomputations(view)
+    above = load.there - GUARD_FACTOR * float(np.add.reduce(load.there[rows])) / len(rows) - GUARD_SLACK_REQUESTS
+    return {
+        "ttft_ms": ttft_ms,
+        "decode_ms": max(0.0, output - 1) * decode_step_ms,
+        "slowdown_ms": beside * (times.b + times.c * own_context) + coming_per_ms * ttft_ms * ttft_ms,
+        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(load, rows),
+        "spread_ms": (1 + again) * whole * np.maximum(above, 0.0),
+    }
 
 
 def _ttft_ms(load: CostLoad, times: TimeRows, computed: Floats) -> Floats:

@@ -1,10 +1,11 @@
-"""The price of evictions in the cost policy.
+"""The price of room in the caches, in the cost policy.
 
-A request needs room for its new tokens and its answer. What is not free is taken from what the worker's cache holds,
-least recently used first. Of what is evicted the share `reuse` (observed, see core/ledger/reuse.py) is needed again
-and computed again, which evicts as much once more, of which the same share is needed again, and so on: each evicted
-token costs reuse + reuse² + … = reuse / (1 − reuse) computed ones. A computed token costs its request d, and each of
-the N that decode beside it, too.
+What a request leaves in a cache takes the place of what was there: least recently used goes first. Of what the fleet
+loses so, the share `reuse` (observed, see core/ledger/reuse.py) is needed again and computed again, which takes as much
+room once more, and so on: each token of room costs reuse + reuse² + … = reuse / (1 − reuse) computed tokens.
+
+A cache that is emptier than those of the others gives room for nothing in that proportion. All of them still being
+empty makes no difference: what two workers hold of one prompt is missing later, when they are full.
 """
 
 from __future__ import annotations
@@ -14,20 +15,34 @@ import numpy as np
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.cost_load import CostLoad, Floats
-from pointsman.core.timing.fleet_times import TimeRows
 
-MOST_REUSE = 0.99
-"""A share that is measured from a bounded past is never certain to be more."""
+MOST_REUSE = 0.95
+"""Losses are followed over 20 computations, not for ever: a share that was seen in a bounded past is never certain."""
+BELIEVED_TOKENS = 65_536
+"""Lost tokens after which what was seen counts for more than that everything is needed again. Copies that are made
+while nothing is known stay for long; those that are not made can be made later."""
 
 
-def eviction_ms(request: Request, view: FleetView, load: CostLoad, times: TimeRows) -> Floats | None:
-    """Milliseconds, one a worker; None where nothing that was evicted was ever needed again."""
-    reuse = min(MOST_REUSE, view.outlook.reuse)
-    if reuse <= 0:
-        return None
+def recomputations(view: FleetView) -> float:
+    """How many tokens will be computed again for each token of room."""
+    outlook = view.outlook
+    seen = outlook.evictions_seen
+    share = (outlook.reuse * seen + MOST_REUSE * BELIEVED_TOKENS) / (seen + BELIEVED_TOKENS)
+    share = min(MOST_REUSE, share)
+    return share / (1 - share)
+
+
+def fullness(load: CostLoad, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Floats:
+    """How full each cache is beside the mean of the eligible ones, at most 1; 1 where that is not known."""
     capacity, held = load.table[Column.KV_CAPACITY_TOKENS], load.table[Column.HELD_TOKENS]
-    need = load.new + request.sequences * view.outlook.output_tokens
-    # Where either is unknown nothing is known to be evicted.
-    evicted = np.where(capacity > 0, np.maximum(0.0, need + held - capacity), 0.0)
-    price: Floats = reuse / (1 - reuse) * evicted * times.d * (1 + load.there)
-    return price
+    known = capacity > 0
+    share = np.where(known, held / np.maximum(capacity, 1.0), 1.0)
+    mean = float(np.add.reduce(share[rows])) / len(rows)
+    full: Floats = np.where(known, np.minimum(1.0, share / mean), 1.0) if mean > 0 else np.ones(len(share))
+    return full
+
+
+def room_tokens(request: Request, view: FleetView, load: CostLoad) -> Floats:
+    """Tokens of room that the request takes at each worker: what is new there and the answer."""
+    room: Floats = load.new + request.sequences * view.outlook.output_tokens
+    return room
