@@ -1,0 +1,1 @@
+"""Placements of many gangs: one after the other, drawn, and simulated over time."""
