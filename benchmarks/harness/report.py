@@ -18,6 +18,7 @@ from harness.subjects import ROOT
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 PROOFS_PAGE = ROOT / "docs" / "simulator-proofs.md"
+PLACEMENT_PAGE = ROOT / "docs" / "placement.md"
 """What the simulator and the time model were held against."""
 
 

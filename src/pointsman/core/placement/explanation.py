@@ -34,13 +34,13 @@ def reason_of(
         text = f"No node takes a pod of role {role}: {whys}." if whys else f"No node for a pod of role {role}."
         return Unplaced(gang, Reason.NODE_UNFIT, text, unfit=unfit, proved=True)
     try:
-        if not possible(state, gang, wanted, timer, kept=kept, loosened=loosened(())):
-            missing = missing_in_cluster(state, gang, wanted, kept, timer)
-            text = f"The cluster has not enough free: {_listed(missing)}."
-            return Unplaced(gang, Reason.INSUFFICIENT_CAPACITY, text, missing=missing)
+        fits_apart = possible(state, gang, wanted, timer, kept=kept, loosened=loosened(()))
     except BudgetSpentError:
-        text = "Time ran out before it was known whether it fits; give it more."
-        return Unplaced(gang, Reason.INSUFFICIENT_CAPACITY, text, proved=False)
+        told = "It does not fit" if proved else "Time ran out before it was known whether it fits"
+        text = f"{told}; give it more time to learn why."
+        return Unplaced(gang, Reason.INSUFFICIENT_CAPACITY, text, proved=proved)
+    if not fits_apart:
+        return _capacity(state, gang, wanted, kept, timer)
     if not proved:
         text = "It fits without its constraints of closeness; time ran out before a place that keeps them was found."
         return Unplaced(gang, Reason.TOPOLOGY_UNSATISFIED, text, proved=False)
@@ -77,6 +77,26 @@ def explain(
         pass
     order = ("move_gang", "looser_level", "fewer_replicas", "evict_gang")
     return replace(found, changes=tuple(sorted(changes, key=lambda change: order.index(change.kind))))
+
+
+def _capacity(
+    state: ClusterState, gang: Gang, wanted: Mapping[str, int], kept: Placement | None, timer: Timer
+) -> Unplaced:
+    try:
+        missing = missing_in_cluster(state, gang, wanted, kept, timer)
+    except BudgetSpentError:
+        missing = ()
+    if missing:
+        text = f"The cluster has not enough free: {_listed(missing)}."
+    else:
+        asked = sum(
+            wanted[group.name] * group.pods_per_replica * group.requests.gpu_milli
+            for group in gang.groups
+            if group.name in wanted
+        )
+        free = int(state.gpu_free_milli[state.up].sum())
+        text = f"It asks for {asked / 1000:g} GPUs; {free / 1000:g} are free, and it does not fit into them."
+    return Unplaced(gang, Reason.INSUFFICIENT_CAPACITY, text, missing=missing)
 
 
 def _topology(

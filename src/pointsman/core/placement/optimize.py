@@ -72,7 +72,7 @@ def fits(state: ClusterState, problem: Problem, timer: Timer) -> bool:
     tables = tables_for(state, problem)
     if least_possible(state, problem, tables) is None:
         return False
-    if _is_large(problem) and _stepwise(state, problem, timer) is not None:
+    if is_large(problem) and _stepwise(state, problem, timer) is not None:
         return True
     return Search(state, problem, tables, timer.limits(), charged=False).least_cost() is not None
 
@@ -89,7 +89,7 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
     bound = limit = least
     first: Found | None = None
     try:
-        if not _is_large(problem):
+        if not is_large(problem):
             found, higher = _round(state, problem, tables, timer, limit)
             if found is not None:
                 return found if found.cost <= most_cost else None
@@ -149,6 +149,6 @@ def _stepwise(state: ClusterState, problem: Problem, timer: Timer) -> Ints | Non
     return one_by_one(state, problem, solve)
 
 
-def _is_large(problem: Problem) -> bool:
-    """Whether the exact tables may be so large that the quick ways are tried before them."""
+def is_large(problem: Problem) -> bool:
+    """Whether its exact tables may be so large that quick ways are tried before them."""
     return math.prod(cap + 1 for cap in problem.levels[0].before.caps[:-1]) > _LARGE

@@ -10,7 +10,7 @@ from pointsman.core.placement.attempt import Loosened
 from pointsman.core.placement.constraints import Constraint, loosened
 from pointsman.core.placement.domains import Ints
 from pointsman.core.placement.gang import Gang
-from pointsman.core.placement.optimize import Timer, tables_for
+from pointsman.core.placement.optimize import Timer, is_large, tables_for
 from pointsman.core.placement.plan import Missing, Placement, TightestDomain
 from pointsman.core.placement.problem import Problem, build_problem
 from pointsman.core.placement.search import Search
@@ -22,9 +22,10 @@ from pointsman.core.placement.tables import Table
 def missing_in_cluster(
     state: ClusterState, gang: Gang, wanted: Mapping[str, int], kept: Placement | None, timer: Timer
 ) -> tuple[Missing, ...]:
-    """What does not fit even without constraints, in the fullest way to fit the rest. Raises BudgetSpentError."""
+    """What does not fit even without constraints, in the fullest way to fit the rest; nothing for gangs of so many
+    roles that this takes long. Raises BudgetSpentError."""
     problem = _bare(state, gang, wanted, kept, loosened(()))
-    if problem is None:
+    if problem is None or is_large(problem):
         return ()
     search = Search(state, problem, tables_for(state, problem), timer.limits(), charged=False)
     return _missing(problem, _best(search.root, problem, problem.last), problem.last)
