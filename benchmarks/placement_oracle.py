@@ -24,6 +24,8 @@ from pointsman.core.placement.plan import Placement
 from pointsman.core.placement.solver import place
 
 Results = dict[str, Any]
+RIGHT = ("placed, same cost", "not placed, none exists")
+VERDICTS = (*RIGHT, "missed", "placed, other cost", "placed, none exists", "invalid")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ def run(options: Options) -> Results:
             if faults(state, found):
                 verdict = "invalid"
         counts[verdict] += 1
-        if verdict not in ("placed, same cost", "not placed, none exists"):
+        if verdict not in RIGHT:
             wrong.append(seed)
     return {
         "counts": dict(counts),
@@ -81,15 +83,7 @@ def _verdict(ours: int | None, best: int | None) -> str:
 
 def markdown(results: Results) -> str:
     """Counts of verdicts, and times."""
-    order = [
-        "placed, same cost",
-        "not placed, none exists",
-        "missed",
-        "placed, other cost",
-        "placed, none exists",
-        "invalid",
-    ]
-    rows = [[verdict, report.number(results["counts"].get(verdict, 0))] for verdict in order]
+    rows = [[verdict, report.number(results["counts"].get(verdict, 0))] for verdict in VERDICTS]
     return (
         f"{report.table(['verdict', 'cases'], rows)}\n\nMean time a case: {results['ours_ms']:.1f} ms (slowest "
         f"{results['slowest_ms']:.0f} ms); integer programming {results['oracle_ms']:.1f} ms.\n\n"

@@ -122,9 +122,10 @@ def markdown(results: Results) -> str:
         for nodes, seconds in worst.items()
     )
     return (
-        f"{report.table(header, lines)}\n\nMedian ms to place the gang. **bold**: proved to have the least spread in every "
-        "round; a number in brackets: largest gap that was left, in the topology's costs, when the time given was over; "
-        f"–: proved not to fit. Growth: exponent of time over nodes. {bars}.\n\n{report.noise_line(results['foreign_cores'])}"
+        f"{report.table(header, lines)}\n\nMedian ms to place the gang. **bold**: proved to have the least spread in "
+        "every round; a number in brackets: the largest gap that was left when the time was over, in the topology's "
+        f"costs; –: proved not to fit; ?: time was over. Growth: exponent of time over nodes. {bars}.\n\n"
+        f"{report.noise_line(results['foreign_cores'])}"
     )
 
 
