@@ -12,6 +12,9 @@ context; the request has P prompt tokens of which n are new there, and an answer
               + A · ttft²                       A requests a ms come to a worker, and wait until its prompt is through
     eviction  L · d · (n + O) · fullness        L tokens are computed again for each token of room: cost_eviction.py
     spread    (1 + L) · d·P · max(0, N − 1.1·mean N − 4)
+    slo       what is wasted by promises that will be broken: cost_promises.py
+    adapter   the time to load the request's LoRA adapter, where it is not there
+    weight    all that by (1 / weight − 1)
 
 A·ttft²: half a ttft each for A·ttft requests, twice as many as on the average, since a worker that gets a prompt is
 likelier to get the next ones with its beginning.
@@ -33,11 +36,13 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.cost_eviction import fullness, recomputations, room_tokens
 from pointsman.core.policies.cost_load import CostLoad, Floats, cost_load
+from pointsman.core.policies.cost_promises import others_misses_ms, own_misses_ms
 from pointsman.core.policies.load_price import GUARD_FACTOR, GUARD_SLACK_REQUESTS
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
 from pointsman.core.timing.fleet_times import TimeRows, fleet_times
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
 
+ORDINARY_WEIGHT = 1000
 NOTHING_KNOWN = "no step times are known of any worker: the usual proportions of a small model were used"
 
 
@@ -52,14 +57,16 @@ class Cost:
         if not len(rows):
             return rejection(self.name, request, view, now_ms)
         times = fleet_times(timing).rows(view.workers)
-        terms = cost_terms(request, view, times, rows)
+        terms = cost_terms(request, view, times, rows, now_ms)
         scores = sum(terms.values(), np.zeros(len(view)))
         row = least_row(scores, rows, rng)
         note = None if times.known.any() else NOTHING_KNOWN
         return decision(self.name, request, view, now_ms, row, scores, "ms", terms, note)
 
 
-def cost_terms(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.intp]) -> dict[str, Floats]:
+def cost_terms(
+    request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.intp], now_ms: float
+) -> dict[str, Floats]:
     """The terms by name, one value a worker. `rows`: the eligible workers, at least one."""
     load = cost_load(request, view)
     computed = times.d * load.new
@@ -80,13 +87,31 @@ def cost_terms(request: Request, view: FleetView, times: TimeRows, rows: NDArray
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
     above = load.there - GUARD_FACTOR * float(np.add.reduce(load.there[rows])) / len(rows) - GUARD_SLACK_REQUESTS
-    return {
+    decode_ms = max(0.0, output - 1) * decode_step_ms
+    terms = {
         "ttft_ms": ttft_ms,
-        "decode_ms": max(0.0, output - 1) * decode_step_ms,
+        "decode_ms": decode_ms,
         "slowdown_ms": beside * (times.b + times.c * own_context) + coming_per_ms * ttft_ms * ttft_ms,
         "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(load, rows),
         "spread_ms": (1 + again) * whole * np.maximum(above, 0.0),
     }
+    step_ms = times.a + times.b * load.there + times.c * load.context
+    misses = (
+        own_misses_ms(request, ttft_ms, decode_ms, decode_step_ms, times, now_ms),
+        others_misses_ms(load, computed, output, step_ms, decode_step_ms, times),
+    )
+    for price in misses:
+        if price is not None:
+            terms["slo_ms"] = terms.get("slo_ms", 0.0) + price
+    missing = view.table[Column.ADAPTER_MISSING]
+    if missing.any():
+        terms["adapter_ms"] = view.outlook.adapter_load_ms * missing
+    weight = load.table[Column.WEIGHT_PERMILLE]
+    if (view.table[Column.WEIGHT_PERMILLE] != ORDINARY_WEIGHT).any():
+        # Rows of views that were made by hand may have no weight.
+        rest = ORDINARY_WEIGHT / np.where(weight > 0, weight, ORDINARY_WEIGHT) - 1
+        terms["weight_ms"] = rest * sum(terms.values(), np.zeros(len(view)))
+    return terms
 
 
 def _ttft_ms(load: CostLoad, times: TimeRows, computed: Floats) -> Floats:
