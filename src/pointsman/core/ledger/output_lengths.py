@@ -24,7 +24,9 @@ _BUCKETS = 1 + _PER_OCTAVE * _OCTAVES
 """The first one is for no token at all."""
 _MEMORY = 500.0
 """Answers that a histogram rests on: the influence of older ones fades."""
-_KEEP = 1 - 1 / _MEMORY
+_GROWTH = 1 / (1 - 1 / _MEMORY)
+"""Instead of making all older answers lighter, each one is heavier than the one before by this."""
+_HEAVIEST = 1e9
 _BORROWED = 5.0
 """Answers that the more general histogram counts as."""
 _GUESS_MEDIAN, _GUESS_SPREAD = 125.0, 1.2
@@ -77,19 +79,41 @@ class _Kind:
     weights: Numbers = field(default_factory=lambda: np.zeros(_BUCKETS))
     tokens: Numbers = field(default_factory=lambda: np.zeros(_BUCKETS))
     """Weight × length."""
-    seen: float = 0.0
+    unit: float = 1.0
+    """Weight of the next answer."""
+    whole: float = 0.0
+    """Weight of all."""
     observed: int = 0
     """Answers, all of them."""
     expected: ExpectedLength | None = None
     good_for: int = 0
     """`expected` holds until so many answers of its model were observed."""
 
-    def observe(self, weights: Numbers, tokens: Numbers) -> None:
-        self.weights *= _KEEP
-        self.weights += weights
-        self.tokens *= _KEEP
-        self.tokens += tokens
-        self.seen = self.seen * _KEEP + 1
+    @property
+    def seen(self) -> float:
+        """Answers that it rests on, older ones counting less."""
+        return self.whole / self.unit
+
+    def observe(self, bucket: int, tokens: float) -> None:
+        """An answer of that length."""
+        self._begin()
+        self.weights[bucket] += self.unit
+        self.tokens[bucket] += self.unit * tokens
+
+    def observe_spread(self, weights: Numbers, tokens: Numbers) -> None:
+        """An answer of one of these lengths: probability of each bucket, and × its tokens."""
+        self._begin()
+        self.weights += self.unit * weights
+        self.tokens += self.unit * tokens
+
+    def _begin(self) -> None:
+        self.unit *= _GROWTH
+        if self.unit > _HEAVIEST:
+            self.weights /= self.unit
+            self.tokens /= self.unit
+            self.whole /= self.unit
+            self.unit = 1.0
+        self.whole += self.unit
         self.observed += 1
 
 
@@ -109,14 +133,15 @@ class OutputLengths:
 
     def ended(self, model: str, tenant: str | None, api: str, tokens: float, *, cut_off: bool = False) -> None:
         """An answer of that length ended; `cut_off`: by a limit, else it would have been longer."""
-        weights, sums = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
-        if cut_off:
-            _spread_above(tokens, *self._shares(model, tenant, api), weights, sums)
-        else:
-            weights[_bucket(tokens)] = 1.0
-            sums[_bucket(tokens)] = tokens
-        for key in _levels(model, tenant, api):
-            self._kind(*key).observe(weights, sums)
+        kinds = [self._kind(*key) for key in _levels(model, tenant, api)]
+        if not cut_off:
+            bucket = _bucket(tokens)
+            for kind in kinds:
+                kind.observe(bucket, tokens)
+            return
+        spread = _spread_above(tokens, *self._shares(model, tenant, api))
+        for kind in kinds:
+            kind.observe_spread(*spread)
 
     def __len__(self) -> int:
         return len(self._kinds)
@@ -136,9 +161,9 @@ class OutputLengths:
         weights, tokens = _GUESS
         for key in _levels(model, tenant, api):
             kind = self._kind(*key)
-            whole = kind.seen + _BORROWED
-            weights = (kind.weights + _BORROWED * weights) / whole
-            tokens = (kind.tokens + _BORROWED * tokens) / whole
+            borrowed = _BORROWED * kind.unit
+            weights = (kind.weights + borrowed * weights) / (kind.whole + borrowed)
+            tokens = (kind.tokens + borrowed * tokens) / (kind.whole + borrowed)
         return weights, tokens
 
     def _mixed(self, model: str, tenant: str | None, api: str) -> ExpectedLength:
@@ -166,16 +191,18 @@ def _bucket(tokens: float) -> int:
     return min(_BUCKETS - 1, 1 + int(_PER_OCTAVE * math.log2(tokens)))
 
 
-def _spread_above(least: float, shares: Numbers, tokens: Numbers, weights: Numbers, sums: Numbers) -> None:
-    """Add one answer that would have been longer than `least`, wherever it is expected to be then."""
+def _spread_above(least: float, shares: Numbers, tokens: Numbers) -> tuple[Numbers, Numbers]:
+    """One answer that would have been longer than `least`, wherever it is expected to be then."""
+    weights, sums = np.zeros(_BUCKETS), np.zeros(_BUCKETS)
     first = _bucket(least) + 1
     whole = float(shares[first:].sum())
     if whole <= 0.0:
         weights[-1] = 1.0
         sums[-1] = 1.5 * least
-        return
-    weights[first:] = shares[first:] / whole
-    sums[first:] = tokens[first:] / whole
+    else:
+        weights[first:] = shares[first:] / whole
+        sums[first:] = tokens[first:] / whole
+    return weights, sums
 
 
 def _guess() -> tuple[Numbers, Numbers]:
