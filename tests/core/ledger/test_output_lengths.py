@@ -119,3 +119,10 @@ def test_expectations_stay_within_limits(lengths, limit, generated) -> None:
         assert left <= max(0, limit - generated)
     elif generated:
         assert left > 0
+
+
+def test_it_learns_on_for_ever() -> None:
+    book = learned([100] * 25_000)
+    expected = book.expected("m", None, "chat")
+    assert expected.tokens() == pytest.approx(100, rel=0.01)
+    assert expected.answers_seen == pytest.approx(500, rel=0.01)
