@@ -22,6 +22,8 @@ _VERBS = {
     "explain": "Why a worker got a request, what came true, and whether load is uneven.",
     "policies": "The policies of a running front end; switch between them.",
     "rollout": "A new policy for a share of the traffic: begin, watch, widen, roll back.",
+    "place": "Where deployments go on a cluster, whole and close together, or why not.",
+    "convert": "Dynamo's deployments to files that place reads.",
     "trace": "Traces of traffic: statistics, made ones, parts and multiples.",
     "version": "The version.",
 }

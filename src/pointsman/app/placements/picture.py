@@ -14,7 +14,7 @@ from pointsman.core.placement.topology import NODE_LEVEL
 
 MOST_NODES = 512
 """Of larger clusters only the racks that something was placed in are drawn."""
-_LETTERS = "ABCDEGHIJKLMNOPQRSTUVWYZ"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
 
 
 class Use(enum.Enum):
@@ -74,7 +74,7 @@ class Picture:
 
 
 def picture_of(state: ClusterState, placements: Sequence[Placement]) -> Picture:
-    """Of a cluster that holds these placements; racks are domains of level `rack`, or of the nearest with some in one."""
+    """Of a cluster that holds these placements; a rack is a domain of level `rack`, or the nearest like it."""
     legend, number_of = _legend(placements)
     owners, beside = _owners(state, placements, number_of)
     level, of_node, names = _level(state)

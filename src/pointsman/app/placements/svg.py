@@ -83,9 +83,10 @@ def _cell(cell: Cell, picture: Picture, x: float, y: float) -> list[str]:
     member = picture.legend[cell.member]
     colour = PALETTE[member.colour % len(PALETTE)]
     height = _SQUARE / 2 if cell.part else _SQUARE
+    top = y + _SQUARE - height
     return [
         f'<rect class="g" x="{x:.1f}" y="{y:.1f}" width="{_SQUARE}" height="{_SQUARE}" fill="#ffffff"/>',
-        f'<rect class="g" x="{x:.1f}" y="{y + _SQUARE - height:.1f}" width="{_SQUARE}" height="{height:g}" fill="{colour}">'
+        f'<rect class="g" x="{x:.1f}" y="{top:.1f}" width="{_SQUARE}" height="{height:g}" fill="{colour}">'
         f"{_hint(picture, cell.member)}</rect>",
     ]
 
