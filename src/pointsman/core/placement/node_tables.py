@@ -94,6 +94,11 @@ def _signatures(state: ClusterState, asks: Sequence[Resources], most: Ints) -> I
 
 def _unique_rows(rows: Ints) -> tuple[Ints, Ints]:
     """Rows that differ, and which of them each row is."""
+    if not rows[:, 1:].any():
+        counts, inverse = np.unique(rows[:, 0], return_inverse=True)
+        unique = np.zeros((len(counts), rows.shape[1]), dtype=np.int64)
+        unique[:, 0] = counts
+        return unique, inverse.astype(np.int64)
     first: dict[bytes, int] = {}
     class_of = np.empty(len(rows), dtype=np.int64)
     width = rows.shape[1] * rows.itemsize

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from pointsman.core.placement.assembly import cost_of
 from pointsman.core.placement.domains import Ints
+from pointsman.core.placement.nearby import single_domains
 from pointsman.core.placement.node_tables import NodeTables, node_tables
 from pointsman.core.placement.plan import Gap, Optimal, Statement
 from pointsman.core.placement.problem import Problem
-from pointsman.core.placement.relaxation import least_possible
+from pointsman.core.placement.relaxation import Bound, least_possible
 from pointsman.core.placement.search import Search
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.stepwise import one_by_one
@@ -83,13 +84,16 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
     When time runs out after a placement was found, that one comes with the gap. Raises BudgetSpentError if none was.
     """
     tables = tables_for(state, problem)
-    least = least_possible(state, problem, tables)
-    if least is None or least > most_cost:
+    relaxed = least_possible(state, problem, tables)
+    if relaxed is None or relaxed.cost > most_cost:
         return None
-    bound = limit = least
+    bound = limit = least = relaxed.cost
     first: Found | None = None
     try:
         if not is_large(problem):
+            found = _in_one_domain(state, problem, tables, timer, relaxed)
+            if found is not None:
+                return found
             found, higher = _round(state, problem, tables, timer, limit)
             if found is not None:
                 return found if found.cost <= most_cost else None
@@ -104,6 +108,10 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
         # From here on only what is cheaper is looked for.
         top = min(most_cost, cost - 1)
         limit = bound
+        if bound <= top and is_large(problem):
+            found = _in_one_domain(state, problem, tables, timer, relaxed)
+            if found is not None:
+                return found
         while bound <= top:
             found, higher = _round(state, problem, tables, timer, limit)
             if found is not None:
@@ -117,6 +125,17 @@ def least_spread(state: ClusterState, problem: Problem, timer: Timer, most_cost:
             raise
         return replace(first, bound=min(bound, first.cost))
     return replace(first, bound=first.cost) if first.cost <= most_cost else None
+
+
+def _in_one_domain(
+    state: ClusterState, problem: Problem, tables: NodeTables, timer: Timer, relaxed: Bound
+) -> Found | None:
+    """A placement at the bound's cost in a single domain that is large enough."""
+    for some in single_domains(state, problem, tables, relaxed):
+        found, _ = _round(state, problem, some, timer, relaxed.cost)
+        if found is not None:
+            return found
+    return None
 
 
 def _round(

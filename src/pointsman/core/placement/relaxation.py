@@ -7,6 +7,7 @@ Each node gives what the roles together could use of it at most, which is exact 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,8 +17,17 @@ from pointsman.core.placement.problem import Problem
 from pointsman.core.placement.state import ClusterState
 
 
-def least_possible(state: ClusterState, problem: Problem, nodes: NodeTables) -> int | None:
-    """No placement costs less; None: none exists."""
+@dataclass(frozen=True)
+class Bound:
+    """No placement costs less than `cost`. Nodes have `room` for parts of a GPU of which `wanted` are asked for."""
+
+    cost: int
+    room: Ints
+    wanted: int
+
+
+def least_possible(state: ClusterState, problem: Problem, nodes: NodeTables) -> Bound | None:
+    """The bound; None: no placement exists."""
     weights = np.array([problem.groups[role].requests.gpu_milli for role in problem.order], dtype=np.int64)
     if not weights.any():
         weights[:] = 1
@@ -40,7 +50,7 @@ def least_possible(state: ClusterState, problem: Problem, nodes: NodeTables) -> 
                 total += preference.cost * _new_domains(by_domain, preference.present, wanted)
             elif not preference.present.any():
                 total += preference.cost
-    return total
+    return Bound(total, room, wanted)
 
 
 def _new_domains(room: Ints, present: Bools, wanted: int) -> int:

@@ -68,7 +68,7 @@ class Search:
         levels = len(problem.levels)
         for level in range(1, levels + 1):
             self._floors.append(self._floor(level, problem.levels[level] if level < levels else None))
-        self.root: Table = self._floors[-1].tables[0]
+        self.root: Table = self.table_of(levels, 0)
 
     def least_cost(self) -> int | None:
         """Of placing all that is wanted; None: it does not fit, or costs more than the limit."""
@@ -117,11 +117,14 @@ class Search:
         children = children[np.lexsort((below.class_of[children], parent[children]))]
         starts = np.searchsorted(parent[children], np.arange(domains + 1))
         classes = below.class_of[children]
-        floor = _Floor(np.empty(domains, dtype=np.int64), np.empty(domains, dtype=np.int64), [])
-        known: dict[object, int] = {}
+        # Form 0 is that of domains with nothing in them, mostly the greater part.
+        floor = _Floor(np.zeros(domains, dtype=np.int64), np.zeros(domains, dtype=np.int64), [])
+        floor.forms.append(self._form(None, rules, True, 0))
+        floor.tables.append(floor.forms[0].table)
+        known: dict[object, int] = {floor.tables[0].key: 0}
         alike: dict[object, int] = {}
-        class_of_form: list[int] = []
-        for domain in range(domains):
+        class_of_form = [0]
+        for domain in np.flatnonzero(np.diff(starts)).tolist():
             mine = classes[starts[domain] : starts[domain + 1]]
             key = (mine.tobytes(), bool(real[domain]), int(paid[domain]))
             found = alike.get(key)
