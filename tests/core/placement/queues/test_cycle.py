@@ -196,7 +196,7 @@ def test_what_a_lost_node_took_is_replaced_before_newcomers_and_the_rest_stays()
     start = empty(4)
     state = with_gangs(start, gang("a", 3))
     lost = next(pod.node for pod in state.placements["a"].pods if pod.replica == 1)
-    result = run(state.with_ready([lost], False), [gang("new", priority=9)])
+    result = run(state.with_ready([lost], False), [gang("new", submitted_at_s=-1)])
     assert held(result) == {"a"}
     (action,) = result.actions
     assert (action.kind, action.why.cause) == (ActionKind.REPAIR, Cause.NODE_LOST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pointsman.core.placement.plan import Placement, PodPlace
 
@@ -14,6 +14,8 @@ class ActionKind(enum.Enum):
 
     EVICT = "evict"
     SHRINK = "shrink"
+    RESHAPE = "reshape"
+    """Elastic replicas are given up, and others are added elsewhere; the floors stay where they are."""
     MOVE = "move"
     REPAIR = "repair"
     PLACE = "place"
@@ -92,4 +94,7 @@ def _kind(old: Placement | None, new: Placement | None, why: Why) -> ActionKind:
         return ActionKind.SHRINK
     if was < now:
         return ActionKind.GROW
-    return ActionKind.REPAIR if why.cause is Cause.NODE_LOST else ActionKind.MOVE
+    if why.cause is Cause.NODE_LOST:
+        return ActionKind.REPAIR
+    kept = replace(old, pods=tuple(pod for pod in old.pods if pod in now))
+    return ActionKind.RESHAPE if kept.pods and kept.is_whole else ActionKind.MOVE

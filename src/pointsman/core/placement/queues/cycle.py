@@ -17,7 +17,7 @@ from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Reason, Unplaced
 from pointsman.core.placement.queues.actions import Action, Cause, Why, actions_between
-from pointsman.core.placement.queues.amounts import NONE, Amounts, amounts_of, plus
+from pointsman.core.placement.queues.amounts import NONE, Amounts, plus
 from pointsman.core.placement.queues.books import Books, Settings, timed_solver
 from pointsman.core.placement.queues.fair_share import fair_shares
 from pointsman.core.placement.queues.giving_way import given_way
@@ -26,7 +26,7 @@ from pointsman.core.placement.queues.repair import repaired
 from pointsman.core.placement.queues.reservation import Reservations, claimed, next_in_line
 from pointsman.core.placement.queues.spare import grown
 from pointsman.core.placement.queues.tree import SINGLE_QUEUE, QueueTree
-from pointsman.core.placement.queues.usage import Usage, firm_part, floor_of, wish_of
+from pointsman.core.placement.queues.usage import Usage, firm_part, floor_of, held_by, wish_of
 from pointsman.core.placement.state import ClusterState
 
 _CAPACITY = (Reason.INSUFFICIENT_CAPACITY, Reason.TOPOLOGY_UNSATISFIED)
@@ -172,7 +172,7 @@ def capacity(state: ClusterState) -> Amounts:
         int(np.sum(state.memory_free_bytes[state.up])),
     )
     for placement in state.placements.values():
-        total = plus(total, amounts_of(placement.requests()))
+        total = plus(total, held_by(placement))
     return total
 
 

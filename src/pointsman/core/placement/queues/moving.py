@@ -13,7 +13,7 @@ from pointsman.core.placement.queues.actions import Cause, Why
 from pointsman.core.placement.queues.amounts import amounts_of
 from pointsman.core.placement.queues.books import Books
 from pointsman.core.placement.queues.scenario import given_up, restored
-from pointsman.core.placement.queues.usage import firm_part, floor_of
+from pointsman.core.placement.queues.usage import firm_part, floor_of, held_by
 from pointsman.core.placement.queues.victims import Unit
 
 
@@ -21,7 +21,7 @@ def consolidated(books: Books, gang: Gang) -> Books | None:
     """The gang placed, and some others moved; None if that does not help. Small gangs are moved before large ones."""
     if not _enough_is_free(books, gang) or books.usage.refusal(gang, floor_of(gang), firm_part(gang)) is not None:
         return None
-    movable = sorted(_movable(books, gang), key=lambda placement: (placement.requests().gpu_milli, placement.gang.name))
+    movable = sorted(_movable(books, gang), key=lambda placement: (held_by(placement)[0], placement.gang.name))
     count = 1
     while movable and not books.is_late():
         units = [Unit(placement.gang.name) for placement in movable[:count]]
@@ -69,7 +69,7 @@ def _moved(books: Books, gang: Gang, units: Sequence[Unit]) -> Books | None:
     if len(displaced) > books.settings.most_moved:
         return None
     why = {**books.why, gang.name: Why(Cause.WAITING)}
-    for old in sorted(displaced, key=lambda placement: -placement.requests().gpu_milli):
+    for old in sorted(displaced, key=lambda placement: -held_by(placement)[0]):
         found = after.try_place(as_large(old.gang, old))
         if isinstance(found, Unplaced):
             return None

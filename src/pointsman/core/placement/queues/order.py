@@ -1,8 +1,8 @@
 """Order: which waiting gang is next.
 
 Down the tree, the sibling that has least of what it should have: first those below their fair share, of these those
-that stay within their quota with the gang, then by priority of the queue, by the dominant share that they would have
-with the gang, and by age. In a queue: higher priority, then age.
+that stay within it with the gang, then those that stay within their quota with it, then by priority of the queue, by
+the dominant share that they would have with the gang, and by age. In a queue: higher priority, then age.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pointsman.core.placement.queues.amounts import Amounts, plus
 from pointsman.core.placement.queues.tree import ROOT, Queue, QueueTree
 from pointsman.core.placement.queues.usage import Usage, floor_of
 
-_Key = tuple[bool, bool, int, float, float, str]
+_Key = tuple[bool, bool, bool, int, float, float, str]
 
 
 def in_queue(gang: Gang) -> tuple[int, float, str]:
@@ -62,6 +62,7 @@ class FairOrder:
         with_gang = plus(held, asked)
         kinds = [kind for kind in range(3) if asked[kind]]
         over_share = any(held[kind] >= share[kind] for kind in kinds)
+        goes_over = any(with_gang[kind] > share[kind] for kind in kinds)
         over_quota = any(with_gang[kind] > quota[kind] for kind in kinds)
         dominant = max((with_gang[kind] / share[kind] if share[kind] else float("inf") for kind in kinds), default=0.0)
-        return over_share, over_quota, -queue.priority, dominant, gang.submitted_at_s, gang.name
+        return over_share, goes_over, over_quota, -queue.priority, dominant, gang.submitted_at_s, gang.name

@@ -30,8 +30,8 @@ def repaired(books: Books) -> tuple[Books, tuple[str, ...]]:
             books = books.exchanged(kept, _LOST)
         else:
             broken.append(kept)
-    # Whoever has still to be repaired is nobody's victim, and who has been is left alone in this cycle.
-    names = {kept.gang.name for kept in broken}
+    # Whoever has still to be repaired is nobody's victim.
+    since_s, names = books.since_s, {kept.gang.name for kept in broken}
     books = replace(books, since_s={name: at for name, at in books.since_s.items() if name not in names})
     gone = []
     for kept in sorted(broken, key=lambda placement: in_queue(placement.gang)):
@@ -41,7 +41,7 @@ def repaired(books: Books) -> tuple[Books, tuple[str, ...]]:
             gone.append(name)
             found = books.released(name, _LOST)
         books = found
-    return replace(books, closed=closed), tuple(gone)
+    return replace(books, closed=closed, since_s=since_s), tuple(gone)
 
 
 def _mended(books: Books, kept: Placement) -> Books | None:

@@ -35,7 +35,7 @@ class Usage:
             if placement is None:
                 continue
             gang = placement.gang
-            amount = amounts_of(placement.requests())
+            amount = held_by(placement)
             for name in self.tree.paths.get(gang.queue, ()):
                 held[name] = change(held[name], amount)
                 if not gang.preemptible:
@@ -97,6 +97,15 @@ class Usage:
             for kind in range(3):
                 found[kind] = min(found[kind], max(0, limit[kind] - self.held[name][kind]))
         return found[0], found[1], found[2]
+
+
+def held_by(placement: Placement) -> Amounts:
+    """What the replicas of a gang hold."""
+    total = NONE
+    for group in placement.gang.groups:
+        count = group.pods_per_replica * placement.replicas[group.name]
+        total = plus(total, amounts_of(group.requests.times(count)))
+    return total
 
 
 def quotas(tree: QueueTree) -> dict[str, Amounts]:

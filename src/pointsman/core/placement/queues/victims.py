@@ -15,7 +15,7 @@ from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Placement
 from pointsman.core.placement.queues.amounts import Amounts, amounts_of, minus
 from pointsman.core.placement.queues.books import Books
-from pointsman.core.placement.queues.usage import Usage, floor_of, quotas
+from pointsman.core.placement.queues.usage import Usage, floor_of, held_by, quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def others_units(books: Books, gang: Gang, usage: Usage) -> list[Unit]:
     rights = {p.gang.queue: _right(books, gang, p.gang.queue, usage) for p in others}
     others = [p for p in others if rights[p.gang.queue] is not None]
     others.sort(key=lambda placement: _worth(books, placement))
-    left = {p.gang.name: amounts_of(p.requests()) for p in others}
+    left = {p.gang.name: held_by(p) for p in others}
     for whole in (False, True):
         for placement in others:
             victim = placement.gang
