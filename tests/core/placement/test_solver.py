@@ -49,6 +49,20 @@ def test_the_tightest_rack_that_fits_is_taken() -> None:
     assert set(racks_of(here, found, "w")) == {"r1"}
 
 
+def test_what_fits_on_one_node_is_not_split() -> None:
+    here = state(node("small", gpus=3), node("fitting", gpus=4), node("large", gpus=8))
+    gang = Gang("g", (RoleGroup("w", 4, 4, gpus(1)),))
+    assert placed(here, gang).nodes == {"fitting"}
+
+
+def test_fragments_are_used_before_whole_nodes() -> None:
+    here = state(*(node(f"n{at}", gpus=8) for at in range(4)), used={"n0": 7, "n1": 6, "n2": 6})
+    found = placed(here, Gang("g", (RoleGroup("w", 5, 5, gpus(1)),)))
+    assert found.nodes == {"n3"}  # all on one node
+    many = placed(here, Gang("g", (RoleGroup("w", 9, 9, gpus(1)),)))
+    assert sum(pod.node == "n3" for pod in many.pods) == 4
+
+
 def test_a_preference_that_can_not_be_met_does_not_stop_the_gang() -> None:
     here = racks(2, 2)
     found = placed(here, _pd(2, 1, preferred="rack"))

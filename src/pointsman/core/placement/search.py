@@ -244,10 +244,14 @@ class Search:
             return
         assert form.inside is not None
         weights = self._weights(self._layout_below(level))
-        taken: dict[int, list[tuple[int, Vector]]] = {}
-        _split(form.inside, cost, np.array(vector, dtype=np.int64), weights, taken)
         below = self._floors[level - 1]
         children = np.flatnonzero(self._state.domains.parent[level - 1] == domain)
+        taken: dict[int, list[tuple[int, Vector]]] = {}
+        alone = _alone(below, np.unique(below.class_of[children]).tolist(), cost, vector, weights)
+        if alone is not None:
+            taken[alone] = [(cost, vector)]
+        else:
+            _split(form.inside, cost, np.array(vector, dtype=np.int64), weights, taken)
         room = self._room_of(level - 1)[children]
         for child, shares in taken.items():
             same = below.class_of[children] == child
@@ -273,6 +277,17 @@ def _classed(table: Table, tables: list[Table], known: dict[object, int]) -> int
 
 def _room(table: Table, weights: Ints) -> int:
     return int((table.points.vectors @ weights).max(initial=0))
+
+
+def _alone(floor: _Floor, classes: list[int], cost: int, vector: Vector, weights: Ints) -> int | None:
+    """The class with the least room of which one domain holds everything, so that nothing is split without need."""
+    found = [
+        (_room(table, weights), child)
+        for child in classes
+        for table in (floor.tables[child],)
+        if (least := table.least_cost(vector)) is not None and least <= cost
+    ]
+    return min(found)[1] if found else None
 
 
 def _undone(vector: Vector, rules: LevelRules) -> Vector:
