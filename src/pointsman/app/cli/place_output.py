@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -54,7 +55,7 @@ def _cluster(state: ClusterState) -> str:
 
 
 def _print_placed(console: Console, state: ClusterState, placement: Placement, name: str) -> None:
-    spread = ", ".join(f"{each.domains:,} {each.level}{'' if each.domains == 1 else 's'}" for each in placement.spread)
+    spread = ", ".join(_counted(each.domains, each.level) for each in placement.spread)
     console.print(f"{name}: placed on {escape(spread)}; {_statement(placement)} ({placement.elapsed_s:.2f} s)")
     elastic = [
         f"{group.name} {placement.replicas[group.name]} of {group.max_replicas} (floor {group.min_replicas})"
@@ -63,7 +64,7 @@ def _print_placed(console: Console, state: ClusterState, placement: Placement, n
     ]
     if elastic:
         console.print(f"  elastic replicas: {escape(', '.join(elastic))}")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title, side in (("role", "left"), ("replica", "right"), ("node", "left"), ("GPUs", "left")):
         table.add_column(title, justify="right" if side == "right" else "left", no_wrap=True)
     levels = state.topology.names[1:]
@@ -73,9 +74,14 @@ def _print_placed(console: Console, state: ClusterState, placement: Placement, n
     for role, replicas, node, gpus in rows[:_MOST_ROWS]:
         domains = domains_of_node(state, node)
         table.add_row(role, replicas, escape(node), gpus, *(escape(domains.get(level, "-")) for level in levels))
-    console.print(table)
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
     if len(rows) > _MOST_ROWS:
         console.print(f"  … {len(rows) - _MOST_ROWS:,} more lines; --json has all")
+
+
+def _counted(count: int, what: str) -> str:
+    plural = "es" if what.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count:,} {what}{plural if count != 1 else ''}"
 
 
 def _statement(placement: Placement) -> str:
@@ -84,7 +90,7 @@ def _statement(placement: Placement) -> str:
         return f"at most {statement.cost} above the least spread there can be, {placement.bound}"
     if isinstance(statement, BudgetSpent):
         return "time ran out before anything was proved about how good it is; --budget gives more"
-    return "optimal: no placement has less spread"
+    return "optimal, nothing has less spread"
 
 
 def _rows(placement: Placement) -> list[tuple[str, str, str, str]]:
@@ -169,7 +175,7 @@ def _print_picture(console: Console, picture: Picture) -> None:
                 line = Text("  ")
             line.append_text(drawn)
         console.print(line)
-    legend = Text("  ".join(("",)))
+    legend = Text()
     for member in picture.legend:
         legend.append(f" {member.letter} ", style=f"black on {_COLOURS[member.colour % len(_COLOURS)]}")
         legend.append(f" {member.gang}: {member.role}   ")

@@ -1,0 +1,197 @@
+"""`pointsman place` and `pointsman convert`, called as people do."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.app.cli import main
+from pointsman.app.cli.place import EXIT_NOT_PLACED
+
+Captured = pytest.CaptureFixture[str]
+EXAMPLES = Path(__file__).parents[3] / "examples" / "placement"
+CLUSTER, CHAT, AGENTS, CLOSE = (EXAMPLES / f"{name}.yaml" for name in ("cluster", "chat-70b", "agents-8b", "too-close"))
+
+
+def _run(*arguments: object) -> int:
+    return main.run(list(map(str, arguments)))
+
+
+def _place(*arguments: object, cluster: Path = CLUSTER) -> int:
+    return _run("place", "--cluster", cluster, *arguments)
+
+
+def _fails(capsys: Captured, *arguments: object) -> str:
+    assert _run(*arguments) == 2
+    return capsys.readouterr().err
+
+
+def test_a_deployment_is_placed(capsys: Captured, tmp_path: Path) -> None:
+    svg = tmp_path / "a.svg"
+    assert _place("--deployment", CHAT, "--svg", svg) == 0
+    said = capsys.readouterr().out
+    assert (
+        "24 nodes (1 down or cordoned), 192 GPUs, 165.5 of them free; levels, near to far: node, nvswitch, rack" in said
+    )
+    assert (
+        "chat-70b (meta-llama/Llama-3.3-70B-Instruct): placed on 4 nodes, 2 nvswitches, 1 rack, 1 zone; optimal" in said
+    )
+    assert "elastic replicas: prefill 4 of 4 (floor 2)" in said
+    assert "PPPPPPPP" in said
+    assert ET.parse(svg).getroot().tag.endswith("svg")
+
+
+def test_why_not_and_what_would_help(capsys: Captured) -> None:
+    assert _place("--deployment", CLOSE) == EXIT_NOT_PLACED
+    said = capsys.readouterr().out
+    assert "batch-405b (meta-llama/Llama-3.1-405B-Instruct): not placed: TopologyUnsatisfied" in said
+    assert "does not fit into one rack (near prefill, decode)" in said
+    assert "it would fit: near prefill, decode: zone instead of rack" in said
+    assert "instead of 3 replicas" in said
+
+
+def test_json_has_all_of_it(capsys: Captured) -> None:
+    assert _place("--deployment", CLOSE, "--deployment", AGENTS, "--deployment", CHAT, "--json") == EXIT_NOT_PLACED
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    chat, close, agents = document["deployments"]
+    assert [each["name"] for each in document["deployments"]] == ["chat-70b", "batch-405b", "agents-8b"]
+    assert (chat["outcome"], chat["statement"], chat["replicas"]) == (
+        "placed",
+        "optimal",
+        {"frontend": 2, "prefill": 4, "decode": 2},
+    )
+    assert len(chat["pods"]) == 2 + 4 + 4
+    racks = {pod["domains"]["rack"] for pod in chat["pods"] if pod["role"] != "frontend"}
+    assert len(racks) == 1
+    assert (close["outcome"], close["reason"]) == ("unplaced", "TopologyUnsatisfied")
+    assert close["tightest"]["level"] == "rack"
+    assert {change["kind"] for change in close["changes"]} >= {"looser_level", "fewer_replicas"}
+    taken = [
+        (pod["node"], device)
+        for each in (chat, agents)
+        for pod in each["pods"]
+        if pod["role"] != "draft"
+        for device in pod["devices"]
+    ]
+    assert len(taken) == len(set(taken))
+    assert document["cluster"] == {
+        "nodes": 24, "nodes_up": 23, "gpus": 192, "gpus_free": 165.5, "levels": ["node", "nvswitch", "rack", "zone"]
+    }  # fmt: skip
+
+
+def test_json_to_a_file_prints_the_table_too(capsys: Captured, tmp_path: Path) -> None:
+    assert _place("--deployment", AGENTS, "--json", tmp_path / "p.json") == 0
+    assert "agents-8b" in capsys.readouterr().out
+    assert json.loads((tmp_path / "p.json").read_text())["deployments"][0]["outcome"] == "placed"
+
+
+def test_an_unfit_role_says_which_nodes_and_why(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text("name: a\nroles: {w: {replicas: 1, selector: {pool: fast}}}")
+    assert _place("--deployment", file) == EXIT_NOT_PLACED
+    assert "NodeUnfit" in (said := capsys.readouterr().out)
+    assert "label pool is not fast" in said
+
+
+def test_what_kubectl_prints_with_levels_by_hand(capsys: Captured, tmp_path: Path) -> None:
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {"x/row": "a"}},
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    file, deployment = tmp_path / "nodes.json", tmp_path / "d.yaml"
+    file.write_text(json.dumps({"kind": "List", "items": [node]}))
+    deployment.write_text("name: a\ntopology: {required: row}\nroles: {w: {replicas: 2, resources: {gpus: 4}}}")
+    assert _place("--deployment", deployment, "--topology", "x/row", cluster=file) == 0
+    captured = capsys.readouterr()
+    assert "1 row" in captured.out
+    assert "note: there are no pods in the files" in captured.err
+    assert "topology.required: level 'row' is not of this topology" in _fails(
+        capsys, "place", "--cluster", file, "--deployment", deployment
+    )
+
+
+def test_made_clusters_can_be_placed_on(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    options = ("--nodes", 32, "--nodes-per-nvswitch", 4, "--used", 0.2, "--down", 0.1, "--kinds", "H100=3,A100")
+    assert _run("place", "make-cluster", file, *options) == 0
+    assert "32 nodes, 256 GPUs, 4 racks, 1 zones" in capsys.readouterr().out
+    again = tmp_path / "again.yaml"
+    assert _run("place", "make-cluster", again, *options) == 0
+    assert again.read_text() == file.read_text()
+    assert _place("--deployment", AGENTS, cluster=file) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--deployment", CHAT], "place needs --cluster FILE"),
+        (["--cluster", CLUSTER], "place needs --deployment FILE"),
+        (["--cluster", CLUSTER, "--deployment", CHAT, "--budget", "2"], "--budget 2: expected a duration"),
+        (
+            ["--cluster", CLUSTER, "--deployment", CHAT, "--deployment", CHAT],
+            "name: chat-70b is the name of the deployment at",
+        ),
+        (["--cluster", CLUSTER, "--deployment", CLUSTER], "topology: expected a mapping with keys such as required"),
+        (["--cluster", CLUSTER, "--deployment", CHAT, "--topology", "a=node"], "--topology a=node: level 'node'"),
+        (["--cluster", "none.yaml", "--deployment", CHAT], "none.yaml: can't be read"),
+        (["--cluster", CLUSTER, "--deployment", CHAT, "--svg", CHAT], "is the file of"),
+        (["--topology", "a=b", "make-cluster", "x.yaml", "--nodes", "1"], "has options of its own"),
+        (
+            ["make-cluster", "x.yaml", "--nodes", "8", "--kinds", "H100=many"],
+            "--kinds H100=many: 'H100=many': expected KIND=WEIGHT",
+        ),
+        (
+            ["make-cluster", "x.yaml", "--nodes", "8", "--nodes-per-nvswitch", "3"],
+            "nodes_per_nvswitch is 3; a divisor of 8",
+        ),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--cpu-per-gpu", "x"], "expected CPUs, such as 8"),
+    ],
+)
+def test_bad_calls_say_what_to_do(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[object], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in _fails(capsys, "place", *arguments)
+
+
+FLAT = """\
+kind: DynamoDeployment
+metadata: {name: flat, namespace: x}
+spec:
+  model: m
+  prefill: {replicas: 1, resources: {gpu: 4}}
+  decode: {replicas: 2, resources: {gpu: 2}, autoscale: {enabled: true, maxReplicas: 4, targetGPUUtilization: 80}}
+"""
+
+
+def test_convert_and_place(capsys: Captured, tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs.yaml", tmp_path / "ours.yaml"
+    theirs.write_text(FLAT)
+    assert _run("convert", theirs, ours) == 0
+    told = capsys.readouterr().err
+    assert f"note: {theirs}:6: spec.decode.autoscale.targetGPUUtilization: left out" in told
+    assert "note: 1 fields without a part in placement are left out; the file names them" in told
+    assert _place("--deployment", ours) == 0
+    assert "decode 4 of 4 (floor 1)" in capsys.readouterr().out
+
+
+def test_convert_to_stdout(capsys: Captured, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs.yaml"
+    theirs.write_text(FLAT + "---\n" + FLAT.replace("flat", "other"))
+    assert _run("convert", theirs) == 0
+    assert capsys.readouterr().out.count("\n---\n") == 1
+
+
+def test_convert_keeps_its_source(capsys: Captured, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs.yaml"
+    theirs.write_text(FLAT)
+    assert "is the file that is read" in _fails(capsys, "convert", theirs, theirs)
+    assert "expected kind: DynamoGraphDeployment or DynamoDeployment" in _fails(capsys, "convert", CHAT)
