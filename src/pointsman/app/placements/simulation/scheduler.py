@@ -1,0 +1,71 @@
+"""Schedulers that a simulated cluster can be run with: what they are told, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from pointsman.core.placement.gang import Gang
+from pointsman.core.placement.queues.actions import Why
+from pointsman.core.placement.queues.books import Settings
+from pointsman.core.placement.queues.cycle import cycle
+from pointsman.core.placement.queues.reservation import Reservations
+from pointsman.core.placement.queues.tree import SINGLE_QUEUE, QueueTree
+from pointsman.core.placement.state import ClusterState
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a scheduler sees."""
+
+    state: ClusterState
+    """With everything that is held; nodes that failed are not ready."""
+    waiting: Sequence[Gang]
+    """Gangs that hold nothing, or less than their floors."""
+    since_s: Mapping[str, float]
+    """Of gangs that hold something: since when, or since their last move."""
+    now_s: float
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a scheduler makes of it."""
+
+    state: ClusterState
+    why: Mapping[str, Why] = field(default_factory=lambda: MappingProxyType({}))
+    """Of gangs that hold something else than before."""
+
+
+class Scheduler(Protocol):
+    """May remember things between looks; a new one is made for every run."""
+
+    def look(self, look: Look) -> Decided:
+        """Decide at one moment."""
+
+
+class GangScheduler:
+    """Ours: the cycle of queues, whole gangs only."""
+
+    def __init__(self, tree: QueueTree = SINGLE_QUEUE, settings: Settings | None = None) -> None:
+        self._tree = tree
+        self._settings = settings or Settings()
+        self._reservations = Reservations()
+        self._lost: frozenset[str] = frozenset()
+
+    def look(self, look: Look) -> Decided:
+        """One cycle. No time passes in it, so that its result depends on nothing but what it was told."""
+        result = cycle(
+            look.state,
+            look.waiting,
+            look.since_s,
+            look.now_s,
+            clock_s=lambda: look.now_s,
+            tree=self._tree,
+            settings=self._settings,
+            reservations=self._reservations,
+            lost=self._lost,
+        )
+        self._reservations, self._lost = result.reservations, result.lost
+        return Decided(result.state, {action.gang: action.why for action in result.actions})
