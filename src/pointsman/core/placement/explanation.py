@@ -104,7 +104,7 @@ def _topology(
 ) -> Unplaced:
     constraints = constraints_of(gang)
     try:
-        culprit = _culprit(state, gang, wanted, kept, constraints, timer)
+        culprit, culprit_alone = _culprit(state, gang, wanted, kept, constraints, timer)
         tightest = tightest_domain(state, gang, wanted, kept, culprit, constraints, timer)
     except BudgetSpentError:
         text = "It fits the cluster, but not as close together as its constraints want."
@@ -117,6 +117,8 @@ def _topology(
             f"{what} does not fit into one {culprit.level} ({culprit.origin}); nearest is {tightest.domain}, "
             f"which lacks room for {_listed(tightest.missing)}."
         )
+    elif culprit_alone:
+        text = f"{what} does not fit into one {culprit.level} ({culprit.origin}); {tightest.domain} has the most free."
     else:
         text = (
             f"{culprit.origin} (one {culprit.level}) can be met by itself, for example in {tightest.domain}, "
@@ -139,17 +141,17 @@ def _culprit(
     kept: Placement | None,
     constraints: tuple[Constraint, ...],
     timer: Timer,
-) -> Constraint:
-    """The constraint to name: one that can't be met even alone; otherwise one without which it fits; otherwise the
-    first."""
+) -> tuple[Constraint, bool]:
+    """The constraint to name, and whether it can't be met even alone: such a one; otherwise one without which it fits;
+    otherwise the first."""
     for constraint in constraints:
         if not possible(state, gang, wanted, timer, kept=kept, loosened=loosened([constraint])):
-            return constraint
+            return constraint, True
     for constraint in constraints:
         others = [each for each in constraints if each is not constraint]
         if possible(state, gang, wanted, timer, kept=kept, loosened=loosened(others)):
-            return constraint
-    return constraints[0]
+            return constraint, False
+    return constraints[0], False
 
 
 def _unfit(state: ClusterState, gang: Gang, wanted: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:

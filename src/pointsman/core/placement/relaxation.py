@@ -15,6 +15,7 @@ from pointsman.core.placement.domains import Bools, Ints
 from pointsman.core.placement.node_tables import NodeTables
 from pointsman.core.placement.problem import Problem
 from pointsman.core.placement.state import ClusterState
+from pointsman.core.placement.steps import Bundle
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def least_possible(state: ClusterState, problem: Problem, nodes: NodeTables) -> 
     wanted = sum(problem.pods[role] * int(weights[item]) for item, role in enumerate(problem.order)) // unit
     of_class = [int((table.points.vectors @ weights).max(initial=0)) // unit for table in nodes.tables]
     room = np.array(of_class, dtype=np.int64)[nodes.class_of]
-    if room.sum() < wanted:
+    if room.sum() < wanted or not _bundles_fit(state, problem, nodes, weights):
         return None
     total = problem.offset
     for level, rules in enumerate(problem.levels):
@@ -51,6 +52,38 @@ def least_possible(state: ClusterState, problem: Problem, nodes: NodeTables) -> 
             elif not preference.present.any():
                 total += preference.cost
     return Bound(total, room, wanted)
+
+
+def _bundles_fit(state: ClusterState, problem: Problem, nodes: NodeTables, weights: Ints) -> bool:
+    """Whether each bundle has a domain with enough GPUs, and enough room for each of its roles by itself."""
+    item_of = {role: item for item, role in enumerate(problem.order)}
+    for level, rules in enumerate(problem.levels):
+        layout = rules.before
+        for step in rules.steps:
+            if isinstance(step, Bundle):
+                items = sorted(item_of[role] for item in step.items for role in layout.roles[item])
+                if not _holders(state, problem, nodes, weights, level, items).any():
+                    return False
+            layout = step.after(layout)
+    return True
+
+
+def _holders(
+    state: ClusterState, problem: Problem, nodes: NodeTables, weights: Ints, level: int, items: list[int]
+) -> Bools:
+    """Domains of a level that may hold all of these items of the node tables."""
+    of_node = state.domains.of_node[level]
+    enough = state.domains.is_real[level].copy()
+    mine = np.zeros_like(weights)
+    mine[items] = weights[items]
+    of_class = [int((table.points.vectors @ mine).max(initial=0)) for table in nodes.tables]
+    room = np.array(of_class, dtype=np.int64)[nodes.class_of]
+    asked = sum(problem.pods[problem.order[item]] * int(weights[item]) for item in items)
+    enough &= np.bincount(of_node, weights=room, minlength=len(enough)) >= asked
+    for item in items:
+        most = np.bincount(of_node, weights=nodes.most[item], minlength=len(enough))
+        enough &= most >= problem.pods[problem.order[item]]
+    return enough
 
 
 def _new_domains(room: Ints, present: Bools, wanted: int) -> int:

@@ -41,7 +41,8 @@ def tightest_domain(
     timer: Timer,
 ) -> TightestDomain | None:
     """The domain that holds most of what a constraint wants in one, with the constraints that hold inside it; None if
-    the level has no domain. Raises BudgetSpentError."""
+    the level has no domain. For gangs of so many roles that this takes long it is the one with the most free GPUs, and
+    what is missing is left open. Raises BudgetSpentError."""
     level = state.topology.index(constraint.level)
     inner = [
         each
@@ -56,15 +57,26 @@ def tightest_domain(
     problem = _bare(state, gang, wanted, kept, loosened(inner))
     if problem is None:
         return None
-    search = Search(state, problem, tables_for(state, problem), timer.limits(), charged=False)
-    layout = problem.levels[level].after
-    weights = _weights(problem, layout)
     real = np.flatnonzero(state.domains.is_real[level]).tolist()
     if not real:
         return None
+    if is_large(problem):
+        return TightestDomain(constraint.level, _most_free(state, problem, level), ())
+    search = Search(state, problem, tables_for(state, problem), timer.limits(), charged=False)
+    layout = problem.levels[level].after
+    weights = _weights(problem, layout)
     best = max(real, key=lambda domain: int(_best(search.table_of(level, domain), problem, layout) @ weights))
     counts = _best(search.table_of(level, best), problem, layout)
     return TightestDomain(constraint.level, state.domains.names[level][best], _missing(problem, counts, layout))
+
+
+def _most_free(state: ClusterState, problem: Problem, level: int) -> str:
+    usable = np.logical_or.reduce(problem.fits)
+    real = state.domains.is_real[level]
+    free = np.bincount(
+        state.domains.of_node[level], weights=np.where(usable, state.gpu_free_milli, 0), minlength=len(real)
+    )
+    return state.domains.names[level][int(np.argmax(np.where(real, free, -1)))]
 
 
 def _bare(
