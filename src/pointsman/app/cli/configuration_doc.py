@@ -63,6 +63,11 @@ def _section(path: str, kind: Any) -> Iterator[str]:
     section = struct_of(kind)
     assert section is not None
     yield f"## `{path}`\n\n{_description(kind)}\n"
+    yield from tables(section, path)
+
+
+def tables(section: type[msgspec.Struct], path: str) -> Iterator[str]:
+    """Lines of the table of a section's keys, then of the sections in it; `path` is empty for a whole file."""
     yield "| Key | Takes | Default | Means |\n|---|---|---|---|"
     inner = []
     for field in msgspec.structs.fields(section):
@@ -71,7 +76,7 @@ def _section(path: str, kind: Any) -> Iterator[str]:
         is_map = value_of(field.type) is not None
         if child is not None:
             suffix = "[]" if is_list else ".NAME" if is_map else ""
-            inner.append((f"{path}.{field.encode_name}{suffix}", _item(field.type)))
+            inner.append((f"{path}.{field.encode_name}{suffix}".lstrip("."), _item(field.type)))
         yield _row(field, section)
     yield from _not_built(section)
     yield ""
@@ -108,7 +113,7 @@ def _not_built(section: type[msgspec.Struct]) -> Iterator[str]:
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "**required**"
-    if struct_of(field.type) is not None or value_of(field.type) is not None or field.default == ():
+    if struct_of(field.type) is not None or value_of(field.type) is not None or field.default in ((), ""):
         return "–"
     return f"`{_shown(field.default)}`"
 

@@ -1,0 +1,52 @@
+"""docs/placement-files.md, made from the types of cluster and deployment files.
+
+`python -m pointsman.app.cli.placement_doc FILE` writes it; with `--check` it says whether FILE is up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pointsman.app.cli.configuration_doc import tables
+from pointsman.edge.manifests.cluster_spec import ClusterSpec
+from pointsman.edge.manifests.deployment_spec import DeploymentSpec
+
+_HEAD = """\
+# Files of placement
+
+<!-- Made by `python -m pointsman.app.cli.placement_doc docs/placement-files.md`; change the types instead. -->
+
+Keys of the two files that [`pointsman place`](placement.md) reads. Both are YAML, so JSON will do. An unknown key, a
+wrong type or a value out of range ends the call with the file, the line, the key and what was expected. A file may hold
+several deployments, one a YAML document.
+"""
+_DEPLOYMENT = "# A deployment file\n"
+_CLUSTER = "# A cluster file\n"
+
+
+def document() -> str:
+    """The whole page."""
+    parts = [_HEAD, _DEPLOYMENT, *tables(DeploymentSpec, ""), _CLUSTER, *tables(ClusterSpec, "")]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or check it; the exit status."""
+    check = "--check" in arguments
+    files = [argument for argument in arguments if argument != "--check"]
+    if len(files) != 1:
+        print("usage: python -m pointsman.app.cli.placement_doc [--check] FILE", file=sys.stderr)
+        return 2
+    file, text = Path(files[0]), document()
+    if not check:
+        file.write_text(text, encoding="utf-8")
+        return 0
+    if file.exists() and file.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{file} is out of date: run `python -m pointsman.app.cli.placement_doc {file}`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
