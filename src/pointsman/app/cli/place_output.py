@@ -171,16 +171,19 @@ def _print_picture(console: Console, picture: Picture) -> None:
         for node in rack.nodes:
             drawn = _node(node, picture, widest)
             if len(line) > 2 and len(line) + len(drawn) > console.width:
+                line.rstrip()
                 console.print(line)
                 line = Text("  ")
             line.append_text(drawn)
+        line.rstrip()
         console.print(line)
     legend = Text()
     for member in picture.legend:
         legend.append(f" {member.letter} ", style=f"black on {_COLOURS[member.colour % len(_COLOURS)]}")
         legend.append(f" {member.gang}: {member.role}   ")
-    legend.append("   ".join(f"{sign} {use.value}" for use, sign in _SIGNS.items()))
+    legend.rstrip()
     console.print(legend)
+    console.print(escape("   ".join(f"{sign} {use.value}" for use, sign in _SIGNS.items())))
     if any(cell.part for rack in picture.racks for node in rack.nodes for cell in node.cells):
         console.print("A small letter has a part of the GPU.")
     racks, nodes = picture.hidden
