@@ -27,8 +27,8 @@ PUBLISHED = {
     "llm-d load": "load-scheduling",
 }
 """Policy → its name in the published table, best first."""
-DEFAULT_POLICY = "pointsman kv"
-"""What `auto`, the default, decides by where engines send KV events."""
+DEFAULT_POLICY = "pointsman cost"
+"""What `auto`, the default, decides by."""
 POPULARITIES = ("uniform", "zipf")
 SENSITIVITY: Mapping[str, Mapping[str, Any]] = {
     "as above": {},

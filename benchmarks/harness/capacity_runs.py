@@ -19,6 +19,7 @@ from peers_policies.sticky import HashOfGroup
 from pointsman.app.simulate.outcome import Outcome
 from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Setup, WorkerGroup
+from pointsman.core.policies.cost import Cost
 from pointsman.core.policies.kv import Kv
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy
@@ -35,6 +36,7 @@ SATURATED_MS = 5_000.0
 """Mean TTFT above which a stage is past the knee."""
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "pointsman cost": Cost,
     "pointsman kv": Kv,
     "pointsman prefix": Prefix,
     "hash of the group (oracle key)": HashOfGroup,

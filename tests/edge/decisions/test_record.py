@@ -92,7 +92,7 @@ class TestPredicted:
         view = busy_view()
         rows = times_of(view).rows(view.workers)
         view = replace(view, outlook=Outlook(output_tokens=51.0))
-        terms = {"ttft_ms": np.array([5.0, 6.0, 7.0, 8.0]), "decode_ms": np.array([0.0, 1.0, 500.0, 2.0])}
+        terms = {"ttft_ms": np.array([5.0, 6.0, 7.0, 8.0]), "completion_ms": np.array([0.0, 1.0, 507.0, 2.0])}
         made = decision("p", request(), view, 0.0, 2, terms["ttft_ms"], "ms", terms)
         assert predicted_times(request(), made, rows) == (7.0, 10.0)
         assert predicted_times(request(), replace(made, unit="tokens"), rows)[0] != 7.0

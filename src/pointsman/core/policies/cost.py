@@ -1,20 +1,22 @@
 """cost: the worker where a request costs the least time, its own and everybody else's.
 
-    score = ttft + decode + slowdown + eviction + spread     (+ slo + adapter + weight, where they play a part)
+    score = ttft + completion + slowdown + eviction + spread     (+ slo + adapter + weight, where they play a part)
 
 All terms are milliseconds of the time model (`step = a + b·sequences + c·context + d·prefill tokens + q·squares`, with
 the coefficients learned for each worker) and add up to the score. N sequences are there, which hold C tokens of
 context; the request has P prompt tokens of which n are new there, and an answer of O tokens is expected.
 
-    ttft      overhead + half of the running step + steps · (a + b·N + c·C) + d·(tokens that wait there + n)
-    decode    O · (a + b·(N + 1) + c·(C + P + O/2))
-    slowdown  min(O·N, R) · (b + c·(P + O/2))   what those there decode beside it; R tokens are to come for them
-              + A · ttft²                       A requests a ms come to a worker, and wait until its prompt is through
-    eviction  L · d · (n + O) · fullness        L tokens are computed again for each token of room: cost_eviction.py
-    spread    (1 + L) · d·P · max(0, N − 1.1·mean N − 4)
-    slo       what is wasted by promises that will be broken: cost_promises.py
-    adapter   the time to load the request's LoRA adapter, where it is not there
-    weight    all that by (1 / weight − 1)
+    ttft        overhead + half of the running step + steps · (a + b·N + c·C) + d·(tokens that wait there + n)
+    completion  ttft + O · (a + b·(N + 1) + c·(C + P + O/2))
+    slowdown    min(O·N, R) · (b + c·(P + O/2))   what those there decode beside it; R tokens are to come for them
+                + A · ttft²                       A requests a ms come to a worker, and wait until its prompt is through
+    eviction    L · d · (n + O) · fullness        L tokens are computed again for each token of room: cost_eviction.py
+    spread      (1 + L) · d·P · max(0, N − 1.1·mean N − 4)
+    slo         what is wasted by promises that will be broken: cost_promises.py
+    adapter     the time to load the request's LoRA adapter, where it is not there
+    weight      all that by (1 / weight − 1)
+
+The wait for the first token counts twice, by itself and as the beginning of the answer: nothing is there to see in it.
 
 A·ttft²: half a ttft each for A·ttft requests, twice as many as on the average, since a worker that gets a prompt is
 likelier to get the next ones with its beginning.
@@ -87,17 +89,17 @@ def cost_terms(
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
     above = load.there - GUARD_FACTOR * float(np.add.reduce(load.there[rows])) / len(rows) - GUARD_SLACK_REQUESTS
-    decode_ms = max(0.0, output - 1) * decode_step_ms
+    completion_ms = ttft_ms + max(0.0, output - 1) * decode_step_ms
     terms = {
         "ttft_ms": ttft_ms,
-        "decode_ms": decode_ms,
+        "completion_ms": completion_ms,
         "slowdown_ms": beside * (times.b + times.c * own_context) + coming_per_ms * ttft_ms * ttft_ms,
         "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(load, rows),
         "spread_ms": (1 + again) * whole * np.maximum(above, 0.0),
     }
     step_ms = times.a + times.b * load.there + times.c * load.context
     misses = (
-        own_misses_ms(request, ttft_ms, decode_ms, decode_step_ms, times, now_ms),
+        own_misses_ms(request, ttft_ms, completion_ms, decode_step_ms, times, now_ms),
         others_misses_ms(load, computed, output, step_ms, decode_step_ms, times),
     )
     for price in misses:

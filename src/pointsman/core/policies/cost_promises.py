@@ -37,7 +37,7 @@ def miss_chance(predicted_ms: Floats, promised_ms: Floats | float, p50: Floats, 
 
 
 def own_misses_ms(
-    request: Request, ttft_ms: Floats, decode_ms: Floats, step_ms: Floats, times: TimeRows, now_ms: float
+    request: Request, ttft_ms: Floats, completion_ms: Floats, step_ms: Floats, times: TimeRows, now_ms: float
 ) -> Floats | None:
     """Of the request itself; None if it was promised nothing. `step_ms`: between its tokens."""
     slo = request.slo
@@ -49,7 +49,7 @@ def own_misses_ms(
         kept = kept * (1 - miss_chance(ttft_ms, left_ms, times.ttft_p50, times.ttft_p90))
     if slo.tpot_ms is not None:
         kept = kept * (1 - miss_chance(step_ms, slo.tpot_ms, times.step_p50, times.step_p90))
-    price: Floats = (1 - kept) * (ttft_ms + decode_ms)
+    price: Floats = (1 - kept) * completion_ms
     return price
 
 

@@ -11,23 +11,23 @@ from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.prediction import Load, ttft_ms
 from pointsman.core.timing.step import StepCoefficients
 
-_TTFT_TERM, _DECODE_TERM = "ttft_ms", "decode_ms"
+_TTFT_TERM, _COMPLETION_TERM = "ttft_ms", "completion_ms"
 
 
 def predicted_times(request: Request, decision: Decision, times: TimeRows) -> tuple[float | None, float | None]:
     """Time from the decision to the first token, and mean time between tokens, in ms; None where they are not known.
 
-    A policy that predicts times itself (its terms `ttft_ms` and `decode_ms`, of the answer expected) is taken at its
-    word; for the others they are medians of the time model, with the load that the view showed.
+    A policy that predicts times itself (its terms `ttft_ms` and `completion_ms`, of the answer expected) is taken at
+    its word; for the others they are medians of the time model, with the load that the view showed.
     """
     row = decision.chosen_row
     if row is None or not times.known[row]:
         return None, None
     terms = decision.terms
-    if _TTFT_TERM in terms and _DECODE_TERM in terms and decision.unit == "ms":
+    if _TTFT_TERM in terms and _COMPLETION_TERM in terms and decision.unit == "ms":
         steps = decision.view.outlook.output_tokens - 1
         first = float(terms[_TTFT_TERM][row])
-        between = float(terms[_DECODE_TERM][row]) / steps if steps > 0 else None
+        between = (float(terms[_COMPLETION_TERM][row]) - first) / steps if steps > 0 else None
         return (first if math.isfinite(first) else None), between
     return _by_the_time_model(request, decision, row, times)
 

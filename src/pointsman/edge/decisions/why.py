@@ -125,8 +125,14 @@ def _reasons(
 
 
 def _differences(chosen: LoggedCandidate, runner: LoggedCandidate, parts: Parts) -> dict[str, float]:
-    """The runner-up's terms less those of the chosen, with ttft_ms taken apart where that is possible."""
+    """The runner-up's terms less those of the chosen, with ttft_ms taken apart where that is possible.
+
+    A completion begins with the wait for the first token: only the rest of it is another difference.
+    """
     mine, its = dict(chosen.terms), dict(runner.terms)
+    for terms in (mine, its):
+        if "completion_ms" in terms and "ttft_ms" in terms:
+            terms["decode_ms"] = terms.pop("completion_ms") - terms["ttft_ms"]
     if chosen.worker in parts and runner.worker in parts and "ttft_ms" in mine and "ttft_ms" in its:
         del mine["ttft_ms"], its["ttft_ms"]
         mine.update(parts[chosen.worker])
@@ -247,12 +253,13 @@ _PHRASES = {
     "queue_ms": _phrase("{} less queue before it", "{} more queue before it"),
     "overhead_ms": _phrase("{} less way to the engine and back", "{} more way to the engine and back"),
     "decode_ms": _phrase("{} less decoding", "{} more decoding"),
+    "completion_ms": _phrase("the whole answer {} sooner", "the whole answer {} later"),
     "slowdown_ms": _phrase("{} less slowdown of the requests there", "{} more slowdown of the requests there"),
-    "eviction_ms": _phrase("{} less worth of cache evicted", "{} more worth of cache evicted"),
+    "eviction_ms": _phrase("{} less worth of room in the cache", "{} more worth of room in the cache"),
     "slo_ms": _phrase("{} less at stake for promised times", "{} more at stake for promised times"),
     "adapter_ms": _phrase("{} less loading of the LoRA adapter", "{} more loading of the LoRA adapter"),
     "weight_ms": _phrase("{} less by the workers' weights", "{} more by the workers' weights"),
-    "ramp_ms": _phrase("{} less for having joined lately", "{} more for having joined lately"),
+    "spread_ms": _phrase("{} less for load above the others'", "{} more for load above the others'"),
     "new_tokens": _tokens("{} less to compute", "{} more to compute"),
     "uncached_tokens": _tokens("{} less to compute", "{} more to compute"),
     "waiting_tokens": _tokens("{} less for prompts that wait there", "{} more for prompts that wait there"),
