@@ -83,12 +83,18 @@ def summary(results: Results) -> Mapping[str, Any]:
         times = found.setdefault(key, {"median_s": {}, "worst_s": {}})
         times["median_s"][str(row["nodes"])] = statistics.median(row["s"])
         times["worst_s"][str(row["nodes"])] = max(row["s"])
-    for times in found.values():
-        times["growth"] = _growth({int(nodes): seconds for nodes, seconds in times["median_s"].items()})
+    for shape, use in dict.fromkeys((row["shape"], row["use"]) for row in results["rows"]):
+        found[f"{shape}, {use:.0%} use"]["growth"] = _growth(results, shape, use)
     return found
 
 
-def _growth(seconds: Mapping[int, float]) -> float | None:
+def _growth(results: Results, shape: str, use: float) -> float | None:
+    """Over the sizes on which the gang was placed."""
+    seconds = {
+        row["nodes"]: statistics.median(row["s"])
+        for row in results["rows"]
+        if (row["shape"], row["use"]) == (shape, use) and row["placed"]
+    }
     points = [(math.log(nodes), math.log(value)) for nodes, value in seconds.items()]
     if len(points) < 2:
         return None
@@ -102,13 +108,12 @@ def markdown(results: Results) -> str:
     lines = []
     for shape, use in dict.fromkeys((row["shape"], row["use"]) for row in results["rows"]):
         rows = {row["nodes"]: row for row in results["rows"] if (row["shape"], row["use"]) == (shape, use)}
-        growth = _growth({nodes: statistics.median(row["s"]) for nodes, row in rows.items()})
         lines.append(
             [
                 shape,
                 f"{use:.0%}",
                 *(_cell(rows[nodes]) for nodes in sizes),
-                report.number(growth, 2),
+                report.number(_growth(results, shape, use), 2),
             ]
         )
     header = ["gang", "in use", *(f"{nodes:,} nodes" for nodes in sizes), "growth"]
