@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-import pytest
-
-from pointsman.app.placements.in_order import place_in_order
 from pointsman.app.placements.picture import MOST_NODES, Picture, Use, picture_of
 from pointsman.app.placements.svg import svg_of
-from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.cluster import Cluster, ForeignPod, Node
 from pointsman.core.placement.gang import Gang, RoleGroup
-from pointsman.core.placement.plan import Placement, PodPlace, Reason, Unplaced
+from pointsman.core.placement.plan import Placement, PodPlace
 from pointsman.core.placement.resources import Resources
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.topology import Level, Topology
@@ -34,28 +30,6 @@ def _held(state: ClusterState, gang: Gang, *pods: PodPlace) -> tuple[ClusterStat
 
 def _clock() -> float:
     return 0.0
-
-
-def test_the_higher_priority_goes_first_and_what_it_takes_is_gone() -> None:
-    gangs = [_gang("low", 2, 0, 2), _gang("high", 2, 5, 2)]
-    planned = place_in_order(_state(), gangs, budget_s=1, clock_s=_clock)
-    high, low = planned.answers
-    assert (high.gang.name, low.gang.name) == ("high", "low")
-    assert isinstance(high, Placement)
-    assert isinstance(low, Unplaced)
-    assert low.reason is Reason.INSUFFICIENT_CAPACITY
-    assert planned.placed == (high,)
-    assert planned.after.whole_free.sum() == planned.before.whole_free.sum() - 4
-
-
-def test_equal_priorities_go_as_given() -> None:
-    planned = place_in_order(_state(), [_gang("b"), _gang("a")], budget_s=1, clock_s=_clock)
-    assert [answer.gang.name for answer in planned.answers] == ["b", "a"]
-
-
-def test_two_of_one_name_are_refused() -> None:
-    with pytest.raises(PlacementError, match="two deployments have the name a"):
-        place_in_order(_state(), [_gang("a"), _gang("a")], budget_s=1, clock_s=_clock)
 
 
 def _drawn() -> Picture:

@@ -21,6 +21,7 @@ from pointsman.core.placement.topology import Topology
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.manifests.cluster_files import read_cluster, topology_of
 from pointsman.edge.manifests.deployment_file import Deployment, read_deployments
+from pointsman.edge.manifests.queue_file import read_queues
 
 EXIT_NOT_PLACED = 3
 """At least one deployment has no place: no error, but no yes either."""
@@ -37,6 +38,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--deployment", "deployments", type=_PATH, multiple=True, help="A deployment file; several by priority.")
 @click.option("--topology", "levels", metavar="LABEL=NAME,…", help="Levels of closeness by node label, near to far.")
+@click.option("--queues", "queue_file", type=_PATH, help="Quotas and limits of the queues that deployments name.")
 @click.option("--budget", default="2s", show_default=True, help="Time for each deployment.")
 @click.option("--svg", "svg_file", type=_PATH, help="A picture of the racks, to FILE.")
 @json_option
@@ -46,6 +48,7 @@ def place(
     clusters: tuple[Path, ...],
     deployments: tuple[Path, ...],
     levels: str | None,
+    queue_file: Path | None,
     budget: str,
     svg_file: Path | None,
     json_file: str | None,
@@ -55,18 +58,20 @@ def place(
     Ends with 0 when all have a place, 3 when one has none, 2 for an error. Nothing is changed anywhere: it is a plan.
     """
     if ctx.invoked_subcommand is not None:
-        if clusters or deployments or levels or svg_file or json_file:
+        if clusters or deployments or levels or queue_file or svg_file or json_file:
             raise ConfigError(f"place {ctx.invoked_subcommand} has options of its own; write them after its name")
         return None
     if not clusters or not deployments:
         missing = "--cluster" if not clusters else "--deployment"
         raise ConfigError(f"place needs {missing} FILE; `pointsman place make-cluster` makes a cluster to try")
-    read = {f"--cluster {n}": file for n, file in enumerate(clusters, 1)}
-    check_files({"--json": json_file, "--svg": svg_file}, read | _numbered("--deployment", deployments))
+    read = _numbered("--cluster", clusters)
+    read |= {"--queues": queue_file, **_numbered("--deployment", deployments)}
+    check_files({"--json": json_file, "--svg": svg_file}, read)
     try:
         budget_s = Duration.parse(budget).s
     except ValueError as error:
         raise ConfigError(f"--budget {budget}: expected {error}") from None
+    tree = None if queue_file is None else read_queues(queue_file)
     loaded = read_cluster(clusters, topology_of(levels) if levels is not None else None)
     topology = loaded.topology or Topology()
     wanted = [each for file in deployments for each in read_deployments(file)]
@@ -77,7 +82,8 @@ def place(
     for note in (*loaded.notes, *_overcommitted(state)):
         click.echo(f"note: {note}", err=True)
     try:
-        planned = place_in_order(state, [each.gang for each in wanted], budget_s=budget_s, clock_s=time.monotonic)
+        gangs = [each.gang for each in wanted]
+        planned = place_in_order(state, gangs, budget_s=budget_s, clock_s=time.monotonic, tree=tree)
     except PlacementError as error:
         raise ConfigError(str(error)) from None
     models = {each.gang.name: each.model for each in wanted}

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from pointsman.app.placements.in_order import place_in_order
+from pointsman.core.model.errors import PlacementError
+from pointsman.core.placement.cluster import Cluster, Node
+from pointsman.core.placement.gang import Gang, RoleGroup
+from pointsman.core.placement.plan import Placement, Reason, Unplaced
+from pointsman.core.placement.queues.amounts import Allowance
+from pointsman.core.placement.queues.tree import Queue, QueueTree
+from pointsman.core.placement.resources import Resources
+from pointsman.core.placement.state import ClusterState
+from pointsman.core.placement.topology import Level, Topology
+
+
+def _state() -> ClusterState:
+    nodes = tuple(Node(f"n{i}", 2, labels={"r": f"r{i // 2}"}, ready=i != 3) for i in range(4))
+    return ClusterState.of(Cluster(nodes), Topology((Level("rack", "r"),)))
+
+
+def _gang(
+    name: str, gpus: int = 1, priority: int = 0, replicas: int = 1, most: int = 0, queue: str = "default"
+) -> Gang:
+    group = RoleGroup("work", replicas, max(replicas, most), Resources(1000 * gpus))
+    return Gang(name, (group,), priority=priority, queue=queue)
+
+
+def _clock() -> float:
+    return 0.0
+
+
+def test_the_higher_priority_goes_first_and_what_it_takes_is_gone() -> None:
+    gangs = [_gang("low", 2, 0, 2), _gang("high", 2, 5, 2)]
+    planned = place_in_order(_state(), gangs, budget_s=1, clock_s=_clock)
+    high, low = planned.answers
+    assert (high.gang.name, low.gang.name) == ("high", "low")
+    assert isinstance(high, Placement)
+    assert isinstance(low, Unplaced)
+    assert low.reason is Reason.INSUFFICIENT_CAPACITY
+    assert planned.placed == (high,)
+    assert planned.after.whole_free.sum() == planned.before.whole_free.sum() - 4
+
+
+def test_equal_priorities_go_as_given() -> None:
+    planned = place_in_order(_state(), [_gang("b"), _gang("a")], budget_s=1, clock_s=_clock)
+    assert [answer.gang.name for answer in planned.answers] == ["b", "a"]
+
+
+def test_two_of_one_name_are_refused() -> None:
+    with pytest.raises(PlacementError, match="two deployments have the name a"):
+        place_in_order(_state(), [_gang("a"), _gang("a")], budget_s=1, clock_s=_clock)
+
+
+TREE = QueueTree((Queue("default", limit=Allowance(gpu_milli=3000)),))
+
+
+def test_a_queue_has_no_more_than_its_limit() -> None:
+    planned = place_in_order(
+        _state(), [_gang("a", 2), _gang("b", 2), _gang("c")], budget_s=1, clock_s=_clock, tree=TREE
+    )
+    first, second, third = planned.answers
+    assert isinstance(first, Placement)
+    assert isinstance(second, Unplaced)
+    assert second.reason is Reason.QUOTA_EXCEEDED
+    assert second.text.startswith(
+        "Queue default may have at most 3 GPUs: it has 2 GPUs, and 2 GPUs more are asked for."
+    )
+    assert isinstance(third, Placement)
+
+
+def test_elastic_replicas_end_at_the_limit() -> None:
+    planned = place_in_order(_state(), [_gang("a", 1, 0, 1, 6)], budget_s=1, clock_s=_clock, tree=TREE)
+    (placement,) = planned.placed
+    assert placement.replicas == {"work": 3}
+    assert {each.level: each.domains for each in placement.spread}["node"] == len(placement.nodes)
+    assert len(place_in_order(_state(), [_gang("a", 1, 0, 1, 6)], budget_s=1, clock_s=_clock).placed[0].pods) == 6
+
+
+def test_a_queue_that_is_not_there() -> None:
+    planned = place_in_order(_state(), [_gang("a", queue="x")], budget_s=1, clock_s=_clock, tree=TREE)
+    (answer,) = planned.answers
+    assert isinstance(answer, Unplaced)
+    assert "there is no queue 'x'" in answer.text.lower()
