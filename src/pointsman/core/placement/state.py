@@ -100,6 +100,37 @@ class ClusterState:
         without = self.release(placement.gang.name)
         return without.hold(placement) if placement.pods else without
 
+    def reduced(self, left: Mapping[str, Placement | None]) -> Self:
+        """With many gangs that hold only some of their pods (None: nothing), in one go. Raises PlacementError for a
+        gang that is not there, or that would hold a pod that it does not hold."""
+        devices = self.device_free_milli.copy()
+        cpu, memory = self.cpu_free_milli.copy(), self.memory_free_bytes.copy()
+        placements = dict(self.placements)
+        for name, placement in left.items():
+            before = placements.pop(name, None)
+            if before is None:
+                raise PlacementError(f"gang {name} is not placed")
+            kept = frozenset(placement.pods) if placement is not None else frozenset()
+            gone = [pod for pod in before.pods if pod not in kept]
+            if len(before.pods) - len(gone) != len(kept):
+                raise PlacementError(f"gang {name} can't be reduced to pods that it does not hold")
+            if placement is not None and kept:
+                placements[name] = placement
+            groups = {group.name: group.requests for group in before.gang.groups}
+            for pod in gone:
+                row, asks = self.row_of[pod.node], groups[pod.role]
+                for device in pod.devices:
+                    devices[row, device] += asks.device_share_milli or WHOLE_GPU_MILLI
+                cpu[row] += asks.cpu_milli
+                memory[row] += asks.memory_bytes
+        return replace(
+            self,
+            device_free_milli=devices,
+            cpu_free_milli=cpu,
+            memory_free_bytes=memory,
+            placements=MappingProxyType(placements),
+        )
+
     def with_ready(self, names: Iterable[str], ready: bool) -> Self:
         """Nodes fail or come back. Gangs on them stay as they are until they are exchanged or released."""
         rows = [self.row(name) for name in names]

@@ -7,19 +7,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from pointsman.core.model.errors import PlacementError
+from pointsman.core.placement.attempt import possible
 from pointsman.core.placement.domains import Bools
 from pointsman.core.placement.gang import Gang
+from pointsman.core.placement.optimize import Timer
 from pointsman.core.placement.plan import Placement, Unplaced
 from pointsman.core.placement.queues.actions import Why
-from pointsman.core.placement.queues.amounts import Amounts
+from pointsman.core.placement.queues.amounts import Amounts, amounts_of, minus
 from pointsman.core.placement.queues.tree import QueueTree
-from pointsman.core.placement.queues.usage import Usage
+from pointsman.core.placement.queues.usage import Usage, held_by
 from pointsman.core.placement.solver import place
 from pointsman.core.placement.state import ClusterState
-
-Solve = Callable[[ClusterState, Gang, Placement | None, bool], Placement | Unplaced]
-"""State, gang, what is kept of it, whether elastic replicas are wanted → where it goes, inside the time there is."""
+from pointsman.core.placement.tables import BudgetSpentError
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Books:
     """When gangs that run were placed or moved last; those placed in this cycle are not in here."""
     now_s: float
     settings: Settings
-    solve: Solve
+    solver: TimedSolver
     is_late: Callable[[], bool]
     """Whether the cycle's time is spent."""
     closed: Bools | None = None
@@ -69,11 +71,32 @@ class Books:
     why: Mapping[str, Why] = field(default_factory=lambda: MappingProxyType({}))
 
     def try_place(self, gang: Gang, kept: Placement | None = None, *, elastic: bool = False) -> Placement | Unplaced:
-        """Where it goes, away from nodes that are set aside."""
+        """Where it goes, away from nodes that are set aside; or why nowhere."""
+        return self.solver.place(self._open_state(), gang, kept, elastic)
+
+    def fits(self, gang: Gang, kept: Placement | None = None) -> bool:
+        """Whether its floors fit, away from nodes that are set aside; quicker than `try_place`. What is kept must be
+        exactly what is held of it."""
+        if not self.is_enough_free(gang, kept):
+            return False
+        return self.solver.fits(self._open_state(), gang, kept)
+
+    def is_enough_free(self, gang: Gang, kept: Placement | None = None) -> bool:
+        """Whether all nodes together have enough for its floors: what others hold need not change then."""
         state = self.state
-        if self.closed is not None:
-            state = replace(state, up=state.up & ~self.closed)
-        return self.solve(state, gang, kept, elastic)
+        usable = state.up if self.closed is None else state.up & ~self.closed
+        asked = amounts_of(gang.floor)
+        if kept is not None:
+            asked = minus(asked, held_by(kept))
+        free = (state.gpu_free_milli, state.cpu_free_milli, state.memory_free_bytes)
+        return all(int(np.sum(amount[usable])) >= want for amount, want in zip(free, asked, strict=True))
+
+    def reduced(self, left: Mapping[str, Placement | None]) -> Books:
+        """With many gangs that hold only some of their pods, or nothing. Nothing is said about why."""
+        usage = self.usage
+        for name, placement in left.items():
+            usage = usage.changed(self.state.placements[name], placement)
+        return replace(self, state=self.state.reduced(left), usage=usage)
 
     def placed(self, placement: Placement, why: Why) -> Books:
         """With a gang that held nothing."""
@@ -108,12 +131,41 @@ class Books:
         since = self.since_s.get(name)
         return None if since is None else self.now_s - since
 
+    def _open_state(self) -> ClusterState:
+        if self.closed is None:
+            return self.state
+        return replace(self.state, up=self.state.up & ~self.closed)
 
-def timed_solver(settings: Settings, clock_s: Callable[[], float], deadline_s: float) -> Solve:
+
+@dataclass(frozen=True)
+class TimedSolver:
     """The solver with what is left of the cycle's time, no more than a gang's."""
 
-    def solve(state: ClusterState, gang: Gang, kept: Placement | None, elastic: bool) -> Placement | Unplaced:
-        budget_s = min(settings.gang_budget_s, max(0.0, deadline_s - clock_s()))
-        return place(state, gang, budget_s=budget_s, clock_s=clock_s, kept=kept, elastic=elastic, explained=False)
+    settings: Settings
+    clock_s: Callable[[], float]
+    deadline_s: float
 
-    return solve
+    def place(self, state: ClusterState, gang: Gang, kept: Placement | None, elastic: bool) -> Placement | Unplaced:
+        """Where it goes, floors only or with elastic replicas."""
+        return place(
+            state,
+            gang,
+            budget_s=self._budget_s(),
+            clock_s=self.clock_s,
+            kept=kept,
+            elastic=elastic,
+            explained=False,
+        )
+
+    def fits(self, state: ClusterState, gang: Gang, kept: Placement | None) -> bool:
+        """Whether the floors fit; no if time ran out before that was known."""
+        have = kept.replicas if kept else {}
+        wanted = {group.name: max(0, group.min_replicas - have.get(group.name, 0)) for group in gang.groups}
+        timer = Timer(self.clock_s() + self._budget_s(), self.clock_s)
+        try:
+            return possible(state, gang, wanted, timer, kept=kept)
+        except BudgetSpentError:
+            return False
+
+    def _budget_s(self) -> float:
+        return min(self.settings.gang_budget_s, max(0.0, self.deadline_s - self.clock_s()))

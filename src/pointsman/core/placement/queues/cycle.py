@@ -18,7 +18,7 @@ from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Reason, Unplaced
 from pointsman.core.placement.queues.actions import Action, Cause, Why, actions_between
 from pointsman.core.placement.queues.amounts import NONE, Amounts, plus
-from pointsman.core.placement.queues.books import Books, Settings, timed_solver
+from pointsman.core.placement.queues.books import Books, Settings, TimedSolver
 from pointsman.core.placement.queues.fair_share import fair_shares
 from pointsman.core.placement.queues.giving_way import given_way
 from pointsman.core.placement.queues.order import FairOrder, in_queue
@@ -88,7 +88,7 @@ def cycle(
         since_s=since_s,
         now_s=now_s,
         settings=settings,
-        solve=timed_solver(settings, clock_s, deadline_s),
+        solver=TimedSolver(settings, clock_s, deadline_s),
         is_late=lambda: clock_s() >= early_s,
     )
     books, gone = repaired(books)

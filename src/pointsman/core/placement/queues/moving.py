@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Placement, Unplaced
 from pointsman.core.placement.queues.actions import Cause, Why
-from pointsman.core.placement.queues.amounts import amounts_of
 from pointsman.core.placement.queues.books import Books
 from pointsman.core.placement.queues.scenario import given_up, restored
 from pointsman.core.placement.queues.usage import firm_part, floor_of, held_by
@@ -19,7 +16,8 @@ from pointsman.core.placement.queues.victims import Unit
 
 def consolidated(books: Books, gang: Gang) -> Books | None:
     """The gang placed, and some others moved; None if that does not help. Small gangs are moved before large ones."""
-    if not _enough_is_free(books, gang) or books.usage.refusal(gang, floor_of(gang), firm_part(gang)) is not None:
+    # Moving makes no room by itself.
+    if not books.is_enough_free(gang) or books.usage.refusal(gang, floor_of(gang), firm_part(gang)) is not None:
         return None
     movable = sorted(_movable(books, gang), key=lambda placement: (held_by(placement)[0], placement.gang.name))
     count = 1
@@ -36,11 +34,11 @@ def settled(books: Books, gone: Iterable[Placement], in_favour_of: str, cause: C
     """Gangs that hold nothing any more put elsewhere with their floors where that is possible; and the others."""
     left = []
     for old in gone:
-        found = books.try_place(old.gang)
-        if isinstance(found, Unplaced):
-            left.append(old.gang.name)
-        else:
+        found = books.try_place(old.gang) if books.fits(old.gang) else None
+        if isinstance(found, Placement):
             books = books.placed(found, Why(cause, in_favour_of))
+        else:
+            left.append(old.gang.name)
     return books, tuple(left)
 
 
@@ -54,6 +52,8 @@ def as_large(gang: Gang, have: Placement) -> Gang:
 
 def _moved(books: Books, gang: Gang, units: Sequence[Unit]) -> Books | None:
     after = given_up(books, units)
+    if not after.fits(gang):
+        return None
     plan = after.try_place(gang)
     if isinstance(plan, Unplaced):
         return None
@@ -70,8 +70,9 @@ def _moved(books: Books, gang: Gang, units: Sequence[Unit]) -> Books | None:
         return None
     why = {**books.why, gang.name: Why(Cause.WAITING)}
     for old in sorted(displaced, key=lambda placement: -held_by(placement)[0]):
-        found = after.try_place(as_large(old.gang, old))
-        if isinstance(found, Unplaced):
+        wanted = as_large(old.gang, old)
+        found = after.try_place(wanted) if after.fits(wanted) else None
+        if not isinstance(found, Placement):
             return None
         after = after.placed(replace(found, gang=old.gang), Why(Cause.CONSOLIDATION))
         why[old.gang.name] = Why(Cause.CONSOLIDATION, gang.name)
@@ -87,12 +88,3 @@ def _movable(books: Books, gang: Gang) -> list[Placement]:
         if name != gang.name and placement.gang.preemptible and ran_s is not None and ran_s >= pause_s:
             found.append(placement)
     return found
-
-
-def _enough_is_free(books: Books, gang: Gang) -> bool:
-    """Moving makes no room by itself."""
-    state = books.state
-    usable = state.up if books.closed is None else state.up & ~books.closed
-    asked = amounts_of(gang.floor)
-    free = (state.gpu_free_milli, state.cpu_free_milli, state.memory_free_bytes)
-    return all(int(np.sum(amount[usable])) >= want for amount, want in zip(free, asked, strict=True))

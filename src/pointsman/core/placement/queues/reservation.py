@@ -56,8 +56,8 @@ def claimed(books: Books, waiting: Mapping[str, Gang], reservations: Reservation
     gang = waiting.get(current.gang) if current else None
     if current is None or gang is None or books.usage.refusal(gang, floor_of(gang), firm_part(gang)) is not None:
         return books, Reservations(None, resting)
-    found = books.try_place(gang)
-    if not isinstance(found, Unplaced):
+    found = books.try_place(gang) if books.fits(gang) else None
+    if isinstance(found, Placement):
         return books.placed(found, Why(Cause.WAITING)), Reservations(None, resting)
     way = given_way(books, gang)
     if way is not None:
@@ -102,20 +102,17 @@ def _nodes_for(books: Books, gang: Gang) -> frozenset[str] | None:
     books = replace(books, closed=None)
     names = sorted(books.state.placements, key=lambda name: (books.since_s.get(name, books.now_s), name))
 
-    def plan(count: int) -> Placement | None:
-        without = books
-        for name in names[:count]:
-            without = without.released(name, Why(Cause.WAITING))
-        found = without.try_place(gang)
-        return None if isinstance(found, Unplaced) else found
+    def without(count: int) -> Books:
+        return books.reduced(dict.fromkeys(names[:count]))
 
-    best = plan(len(names))
     low, high = -1, len(names)
-    while best is not None and low + 1 < high:
+    if not without(high).fits(gang):
+        return None
+    while low + 1 < high:
         middle = (low + high) // 2
-        better = plan(middle)
-        if better is None:
-            low = middle
+        if without(middle).fits(gang):
+            high = middle
         else:
-            high, best = middle, better
-    return None if best is None else best.nodes
+            low = middle
+    plan = without(high).try_place(gang)
+    return None if isinstance(plan, Unplaced) else plan.nodes

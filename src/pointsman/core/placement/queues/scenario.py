@@ -66,9 +66,7 @@ def given_up(books: Books, units: Sequence[Unit]) -> Books:
             left[unit.gang] = None
         else:
             left[unit.gang] = placement.without(unit.role, [unit.replica])
-    for name, placement in left.items():
-        books = books.released(name, _UNSAID) if placement is None else books.exchanged(placement, _UNSAID)
-    return books
+    return books.reduced(left)
 
 
 def restored(books: Books, old: Placement) -> tuple[Books, bool]:
@@ -97,29 +95,27 @@ def _least(
     books: Books, gang: Gang, units: Sequence[Unit], kept: Placement | None
 ) -> tuple[Sequence[Unit], Placement] | None:
     """The shortest run of units from the front that makes room, and the plan. More units never make less room."""
-    best = _plan(books, gang, units, kept) if units else None
-    if best is None:
+    if not units or not _fits(books, gang, units, kept):
         return None
     low, high = 0, len(units)  # `low` units are too few, `high` are enough
     step = 1
     while low + 1 < high:
         tried = min(low + step, (low + high) // 2)
-        plan = _plan(books, gang, units[:tried], kept)
-        if plan is None:
-            low, step = tried, step * 2
+        if _fits(books, gang, units[:tried], kept):
+            high, step = tried, len(units)
         else:
-            high, best, step = tried, plan, len(units)
-    return units[:high], best
+            low, step = tried, step * 2
+    plan = given_up(books, units[:high]).try_place(gang, kept)
+    return None if isinstance(plan, Unplaced) else (units[:high], plan)
 
 
-def _plan(books: Books, gang: Gang, units: Sequence[Unit], kept: Placement | None) -> Placement | None:
+def _fits(books: Books, gang: Gang, units: Sequence[Unit], kept: Placement | None) -> bool:
     if books.is_late():
-        return None
+        return False
     without = given_up(books, units)
     if kept is None and without.usage.refusal(gang, floor_of(gang), firm_part(gang)) is not None:
-        return None
-    found = without.try_place(gang, kept)
-    return None if isinstance(found, Unplaced) else found
+        return False
+    return without.fits(gang, kept)
 
 
 def _with(books: Books, placement: Placement) -> Books | None:
