@@ -195,3 +195,57 @@ def test_convert_keeps_its_source(capsys: Captured, tmp_path: Path) -> None:
     theirs.write_text(FLAT)
     assert "is the file that is read" in _fails(capsys, "convert", theirs, theirs)
     assert "expected kind: DynamoGraphDeployment or DynamoDeployment" in _fails(capsys, "convert", CHAT)
+
+
+QUEUES = EXAMPLES / "queues.yaml"
+
+
+def test_quotas_and_limits_of_queues(capsys: Captured, tmp_path: Path) -> None:
+    assert _place("--deployment", AGENTS, "--deployment", CHAT, "--queues", QUEUES) == 0
+    assert "worker 7 of 12 (floor 4)" in capsys.readouterr().out
+    small = tmp_path / "q.yaml"
+    small.write_text("queues: [{name: agents, limit: {gpus: 4}}]")
+    assert _place("--deployment", AGENTS, "--queues", small) == EXIT_NOT_PLACED
+    said = capsys.readouterr().out
+    assert "not placed: QuotaExceeded" in said
+    assert "Queue agents may have at most 4 GPUs: it has 0 GPUs, and 5 GPUs more are asked for." in said
+
+
+def test_a_cluster_over_time(capsys: Captured, tmp_path: Path) -> None:
+    options = ("--nodes", 8, "--hours", 2, "--seeds", 2, "--runs-h", 0.5, "--fails-every-h", 20)
+    assert _run("place", "simulate", *options, "--json", tmp_path / "s.json") == 0
+    said = capsys.readouterr().out
+    assert "8 nodes, 64 GPUs, 2 h, load 0.9" in said
+    assert "partial gang s" in said
+    document = json.loads((tmp_path / "s.json").read_text())
+    assert [run["seed"] for run in document["runs"]] == [0, 1]
+    assert all(run["measures"]["partial_gang_s"] == 0 for run in document["runs"])
+    assert _run("place", "simulate", *options, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == document
+
+
+def test_deployments_and_queues_of_ones_own_over_time(capsys: Captured) -> None:
+    options = ("--deployment", CHAT, "--queues", QUEUES, "--hours", 1, "--runs-h", 0.2, "--load", 0.3)
+    assert _run("place", "simulate", "--cluster", CLUSTER, *options, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["nodes"] == 24
+    assert document["runs"][0]["gangs"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "needs either --cluster FILE or --nodes N"),
+        (["--cluster", CLUSTER, "--nodes", 8], "needs either --cluster FILE or --nodes N"),
+        (["--nodes", 8, "--topology", "a=b"], "--topology goes with --cluster"),
+        (["--nodes", 8, "--queues", CHAT], "name: unknown key; known here: queues"),
+    ],
+)
+def test_bad_simulations_say_what_to_do(capsys: Captured, arguments: list[object], message: str) -> None:
+    assert message in _fails(capsys, "place", "simulate", *arguments)
+
+
+def test_simulating_needs_gpus(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("nodes: [{name: a, cpu: 8}]")
+    assert "no node has GPUs; give deployments" in _fails(capsys, "place", "simulate", "--cluster", file)

@@ -12,6 +12,7 @@ from pointsman.app.cli.output import STDOUT, check_files, json_option, write_jso
 from pointsman.app.cli.place_document import document_of
 from pointsman.app.cli.place_make_cluster import make_cluster
 from pointsman.app.cli.place_output import print_planned
+from pointsman.app.cli.place_simulate import simulate
 from pointsman.app.placements.in_order import place_in_order
 from pointsman.app.placements.picture import picture_of
 from pointsman.app.placements.svg import svg_of
@@ -132,3 +133,4 @@ def _write(file: Path, text: str) -> None:
 
 
 place.add_command(make_cluster)
+place.add_command(simulate)

@@ -1,0 +1,229 @@
+"""`pointsman place simulate`: a cluster over hours or days, with gangs that come and end and nodes that fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from pointsman.app.cli.output import STDOUT, check_files, json_option, write_json
+from pointsman.app.placements.simulation.demand import Demand, Kind, made_jobs, usual_kinds
+from pointsman.app.placements.simulation.outages import Outages, made_outages
+from pointsman.app.placements.simulation.outcome import MEASURES, Measure, Outcome
+from pointsman.app.placements.simulation.run import OnProgress, Pace, run_cluster
+from pointsman.app.placements.simulation.scheduler import GangScheduler
+from pointsman.core.model.errors import ConfigError, PlacementError
+from pointsman.core.placement.cluster import Cluster
+from pointsman.core.placement.made_cluster import MadeCluster, made_cluster
+from pointsman.core.placement.queues.tree import SINGLE_QUEUE, QueueTree
+from pointsman.core.placement.topology import Topology
+from pointsman.edge.manifests.cluster_files import read_cluster, topology_of
+from pointsman.edge.manifests.deployment_file import read_deployments
+from pointsman.edge.manifests.queue_file import read_queues
+
+_PATH = click.Path(path_type=Path)
+_HOUR_S = 3_600.0
+
+
+class SeedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One run; None: there was nothing to measure."""
+
+    seed: int
+    gangs: int
+    placed: int
+    finished: int
+    measures: dict[str, float | None]
+
+
+class SimulateDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` writes."""
+
+    nodes: int
+    gpus: int
+    hours: float
+    load: float
+    runs: list[SeedDocument]
+
+
+@dataclass(frozen=True)
+class _Setup:
+    cluster: Cluster
+    topology: Topology
+    demand: Demand
+    outages: Outages
+    tree: QueueTree
+    pace: Pace
+
+
+@click.command()
+@click.option("--cluster", "clusters", type=_PATH, multiple=True, help="A cluster file; else --nodes makes one.")
+@click.option("--nodes", type=click.IntRange(1, 20_000), help="A made cluster of so many nodes with 8 GPUs.")
+@click.option("--topology", "levels", metavar="LABEL=NAME,…", help="Levels of closeness by node label, near to far.")
+@click.option("--deployment", "deployments", type=_PATH, multiple=True, help="What comes; else a usual mix.")
+@click.option("--queues", "queue_file", type=_PATH, help="Queues with quotas; gangs go to them by chance.")
+@click.option(
+    "--load", type=click.FloatRange(0, 10, min_open=True), default=0.9, show_default=True, help="GPUs asked for."
+)
+@click.option("--hours", type=click.FloatRange(0, 10_000, min_open=True), default=24.0, show_default=True)
+@click.option(
+    "--runs-h", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="Of a deployment."
+)
+@click.option("--urgent", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share of priority 10.")
+@click.option("--fails-every-h", type=click.FloatRange(0), default=2000.0, show_default=True, help="A node; 0: never.")
+@click.option("--repair-h", type=click.FloatRange(0), default=4.0, show_default=True, help="Until it is back.")
+@click.option("--startup-s", type=click.FloatRange(0), default=120.0, show_default=True, help="Until a gang computes.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the first run.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs.")
+@json_option
+def simulate(
+    clusters: tuple[Path, ...],
+    nodes: int | None,
+    levels: str | None,
+    deployments: tuple[Path, ...],
+    queue_file: Path | None,
+    load: float,
+    hours: float,
+    runs_h: float,
+    urgent: float,
+    fails_every_h: float,
+    repair_h: float,
+    startup_s: float,
+    seed: int,
+    seeds: int,
+    json_file: str | None,
+) -> int:
+    """Run a cluster in virtual time: deployments come and end, nodes fail, each cycle places whole gangs.
+
+    A load of 0.9 asks for nine tenths of all GPUs on average. The same seed gives the same run.
+    """
+    if bool(clusters) == (nodes is not None):
+        raise ConfigError("place simulate needs either --cluster FILE or --nodes N")
+    check_files({"--json": json_file}, {f"--deployment {n}": file for n, file in enumerate(deployments, 1)})
+    cluster, topology = _cluster(clusters, nodes, levels, seed)
+    tree = SINGLE_QUEUE if queue_file is None else read_queues(queue_file)
+    leaves = tuple(name for name in tree.by_name if tree.is_leaf(name))
+    try:
+        kinds = _kinds(deployments, topology, cluster, runs_h)
+        setup = _Setup(
+            cluster,
+            topology,
+            Demand(kinds, load, hours, leaves, urgent),
+            Outages(fails_every_h, repair_h),
+            tree,
+            Pace(startup_s),
+        )
+        outcomes = _runs(setup, range(seed, seed + seeds))
+    except PlacementError as error:
+        raise ConfigError(str(error)) from None
+    gpus = sum(node.gpus for node in cluster.nodes)
+    if json_file is not None:
+        document = SimulateDocument(
+            nodes=len(cluster.nodes),
+            gpus=gpus,
+            hours=hours,
+            load=load,
+            runs=[_document(seed + number, outcome) for number, outcome in enumerate(outcomes)],
+        )
+        write_json(document, json_file)
+    if json_file != STDOUT:
+        click.echo(
+            f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs, {hours:g} h, load {load:g}, {fails_every_h:g} h a failure"
+        )
+        _print(outcomes, seed)
+    return 0
+
+
+def _cluster(clusters: tuple[Path, ...], nodes: int | None, levels: str | None, seed: int) -> tuple[Cluster, Topology]:
+    if nodes is not None:
+        if levels is not None:
+            raise ConfigError("--topology goes with --cluster; a made cluster has its own levels")
+        return made_cluster(MadeCluster(nodes, nodes_per_nvswitch=4), np.random.default_rng(seed))
+    loaded = read_cluster(clusters, topology_of(levels) if levels is not None else None)
+    for note in loaded.notes:
+        click.echo(f"note: {note}", err=True)
+    return loaded.cluster, loaded.topology or Topology()
+
+
+def _kinds(files: tuple[Path, ...], topology: Topology, cluster: Cluster, runs_h: float) -> tuple[Kind, ...]:
+    """The deployments given, all equally often; else a usual mix for the largest nodes."""
+    wanted = [each for file in files for each in read_deployments(file)]
+    for each in wanted:
+        each.check_levels(topology)
+    if wanted:
+        return tuple(Kind(each.gang, 1.0, runs_h) for each in wanted)
+    most = max((node.gpus for node in cluster.nodes), default=0)
+    if not most:
+        raise ConfigError("no node has GPUs; give deployments with --deployment")
+    return tuple(replace(kind, runs_h=runs_h) for kind in usual_kinds(topology, most))
+
+
+def _runs(setup: _Setup, seeds: range) -> list[Outcome]:
+    """One after the other, with a bar on a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("simulating", total=float(len(seeds)))
+        outcomes = []
+        for number, seed in enumerate(seeds):
+            outcomes.append(_run(setup, seed, partial(_advance, bar, task, number)))
+        return outcomes
+
+
+def _advance(bar: Progress, task: TaskID, done: int, part: float) -> None:
+    bar.update(task, completed=done + part)
+
+
+def _run(setup: _Setup, seed: int, on_progress: OnProgress) -> Outcome:
+    """One run. What comes and what fails are drawn apart: another load has the same failures."""
+    until_s = setup.demand.hours * _HOUR_S
+    gpus = sum(node.gpus for node in setup.cluster.nodes)
+    jobs = made_jobs(setup.demand, gpus, np.random.default_rng([seed, 1]))
+    names = [node.name for node in setup.cluster.nodes]
+    outages = made_outages(setup.outages, names, until_s, np.random.default_rng([seed, 2]))
+    scheduler = GangScheduler(setup.tree)
+    return run_cluster(
+        setup.cluster,
+        setup.topology,
+        jobs,
+        outages,
+        scheduler,
+        until_s,
+        pace=setup.pace,
+        on_progress=on_progress,
+    )
+
+
+def _document(seed: int, outcome: Outcome) -> SeedDocument:
+    measures = {key: None if np.isnan(value) else value for key, value in outcome.metrics.items()}
+    return SeedDocument(
+        seed=seed, gangs=outcome.gangs, placed=outcome.placed, finished=outcome.finished, measures=measures
+    )
+
+
+def _print(outcomes: list[Outcome], seed: int) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for number in range(len(outcomes)):
+        table.add_column(f"seed {seed + number}", justify="right", no_wrap=True)
+    table.add_row("gangs", *(f"{outcome.gangs:,}" for outcome in outcomes))
+    for key, measure in MEASURES.items():
+        table.add_row(measure.title, *(_shown(measure, outcome.metrics[key]) for outcome in outcomes))
+    console = Console(highlight=False)
+    console.width = max(console.width, 24 + 12 * len(outcomes))
+    console.print(table)
+
+
+def _shown(measure: Measure, value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    if measure.unit == "share":
+        return f"{value:.1%}"
+    if measure.unit == "seconds":
+        return f"{value:,.0f} s"
+    return f"{value:,.1f} h" if measure.unit == "hours" else f"{value:,.3g}"
