@@ -9,6 +9,7 @@ import pytest
 from harness.placement_cases import random_gang, random_state
 from harness.placement_check import cost_of_pods, faults
 from harness.placement_oracle import least_cost
+from pointsman.core.placement import optimize
 from pointsman.core.placement.plan import Optimal, Placement
 from pointsman.core.placement.solver import place
 from support.racks import ticking
@@ -36,6 +37,17 @@ def test_no_placement_is_missed_and_none_has_more_spread_than_needed(block: int)
         if found.pods and not any(group.replica_preferred for group in gang.groups):
             assert found.cost == cost_of_pods(state, gang, found.pods), f"seed {seed}"
     assert placed > BLOCK // 3
+
+
+def test_the_quick_ways_of_large_gangs_end_in_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimize, "_LARGE", 0)
+    for seed in range(2000, 2150):
+        rng = random.Random(seed)
+        state = random_state(rng)
+        gang = random_gang(rng, state)
+        found = place(state, gang, budget_s=60, clock_s=ticking(), elastic=False, explained=False)
+        best = least_cost(state, gang)
+        assert (found.cost if isinstance(found, Placement) else None) == best, f"seed {seed}"
 
 
 @pytest.mark.parametrize("block", range(3))

@@ -91,10 +91,6 @@ class Table:
         """Equal for tables that are equal."""
         return self.costs.tobytes(), self.values.tobytes(), self.values.shape
 
-    def row_at(self, cost: int) -> int:
-        """Of the highest cost that is not above this one; -1 if all are."""
-        return int(np.searchsorted(self.costs, cost, side="right")) - 1
-
     def least_cost(self, vector: Iterable[int]) -> int | None:
         """Of these counts; None if they do not fit."""
         *others, last = vector
