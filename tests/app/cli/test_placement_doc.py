@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pointsman.app.cli.placement_doc import document, main
-from pointsman.edge.manifests import cluster_spec, deployment_spec
+from pointsman.edge.manifests import cluster_spec, deployment_spec, queue_file
 
 PAGE = Path(__file__).parents[3] / "docs" / "placement-files.md"
 
@@ -19,7 +19,7 @@ def test_the_page_is_up_to_date() -> None:
 
 SECTIONS = [
     each
-    for room in (cluster_spec, deployment_spec)
+    for room in (cluster_spec, deployment_spec, queue_file)
     for each in vars(room).values()
     if isinstance(each, type) and issubclass(each, msgspec.Struct)
 ]
