@@ -20,6 +20,8 @@ from pointsman.core.timing.fleet_times import TimeRows
 
 _Z90 = 1.2816
 """Of a normal distribution: how many standard deviations its 90th percentile is above its median."""
+_NEVER_MS = 1e12
+"""A promise that everybody keeps."""
 _LEAST_SPREAD = 0.05
 """Of the logarithm: workers that were seen to be exact until now may be off by so much."""
 
@@ -61,7 +63,7 @@ def others_misses_ms(
     if not promised.any():
         return None
     each = np.maximum(promised, 1.0)
-    target_ms = np.where(promised > 0, load.table[Column.SLO_TPOT_US] / each / 1000, np.inf)
+    target_ms = np.where(promised > 0, load.table[Column.SLO_TPOT_US] / each / 1000, _NEVER_MS)
     tokens = max(1.0, output_tokens)
     with_prompt_ms = after_ms + computed_ms / tokens
     without = miss_chance(before_ms, target_ms, times.step_p50, times.step_p90)

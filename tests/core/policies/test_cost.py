@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pointsman.core.model.outlook import Outlook
+from pointsman.core.model.request import Request
+from pointsman.core.model.slo import Slo
+from pointsman.core.model.view import Exclusion, FleetView
+from pointsman.core.policies.cost import NOTHING_KNOWN, Cost
+from pointsman.core.policies.cost_eviction import MOST_REUSE, recomputations
+from pointsman.core.policies.cost_promises import miss_chance
+from pointsman.core.timing.fleet_times import FleetTimes
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
+
+STEP = StepCoefficients(10.0, 0.05, 0.06, 0.05)
+REQUEST = Request("r", "m", 0.0, 4_000)
+
+
+def times(*factors: float, **of_worker: tuple[float, float]) -> FleetTimes:
+    return FleetTimes(
+        {f"w{n}/0": WorkerTimes(STEP.scaled(factor), 5.0, **of_worker) for n, factor in enumerate(factors)}
+    )
+
+
+def view(workers: int, outlook: Outlook | None = None, **columns: list[int]) -> FleetView:
+    made = FleetView.of([f"w{n}/0" for n in range(workers)], **columns)
+    return made if outlook is None else replace(made, outlook=outlook)
+
+
+def decide(fleet: FleetView, request: Request = REQUEST, timing: FleetTimes | None = None, now_ms: float = 0.0):
+    timing = times(*[1.0] * len(fleet)) if timing is None else timing
+    return Cost().decide(request, fleet, timing, now_ms, random.Random(0))
+
+
+def loaded(*running: int, tokens: int = 4_000) -> dict[str, list[int]]:
+    """Columns of workers on which so many requests decode."""
+    return {
+        "running": list(running),
+        "kv_tokens": [n * tokens for n in running],
+        "remaining_tokens": [n * 128 for n in running],
+        "kv_capacity_tokens": [300_000] * len(running),
+        "held_tokens": [250_000] * len(running),
+    }
+
+
+NUMBERS = st.integers(0, 60)
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_terms_add_up_to_the_score_and_the_least_of_those_that_may_wins(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 6))
+    column = st.lists(NUMBERS, min_size=n, max_size=n)
+    fleet = view(
+        n,
+        Outlook(
+            data.draw(st.floats(1, 5_000)), reuse=data.draw(st.floats(0, 1)), evictions_seen=1e6, arrivals_per_s=3.0
+        ),
+        **loaded(*data.draw(column)),
+        exclusion=data.draw(st.lists(st.sampled_from([0, 0, int(Exclusion.DRAINING)]), min_size=n, max_size=n)),
+        foreign=data.draw(column),
+        waiting_first=data.draw(column),
+        cached_tokens=[64 * value for value in data.draw(column)],
+        offloaded_tokens=[1 * value for value in data.draw(column)],
+        weight_permille=data.draw(st.lists(st.sampled_from([1000, 2000, 500]), min_size=n, max_size=n)),
+        adapter_missing=data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)),
+        slo_decoding=data.draw(column),
+        slo_tpot_us=[40_000 * value for value in data.draw(column)],
+    )
+    request = replace(REQUEST, slo=data.draw(st.none() | st.just(Slo(500.0, 30.0))))
+    made = decide(fleet, request, times(*[data.draw(st.sampled_from([1.0, 2.0])) for _ in range(n)]))
+    if made.worker is None:
+        assert not len(fleet.eligible_rows())
+        return
+    assert made.unit == "ms"
+    assert np.allclose(made.scores, np.sum(list(made.terms.values()), axis=0))
+    assert np.isfinite(made.scores).all()
+    rows = fleet.eligible_rows()
+    assert made.scores[made.chosen_row] == made.scores[rows].min()
+
+
+def test_identical_views_and_chance_decide_the_same() -> None:
+    fleet = view(4, **loaded(3, 3, 3, 3))
+    assert {decide(fleet).worker for _ in range(10)} == {decide(fleet).worker}
+    others = {Cost().decide(REQUEST, fleet, times(1, 1, 1, 1), 0.0, random.Random(n)).worker for n in range(40)}
+    assert len(others) == 4
+
+
+def test_an_answer_counts_for_as_long_as_it_is_expected_to_be() -> None:
+    """For a short answer the cache wins, for a long one the worker with fewer beside it."""
+    columns = loaded(9, 0) | {"cached_tokens": [3_990, 0]}
+    learned = {"reuse": 0.0, "evictions_seen": 1e9}
+    assert decide(view(2, Outlook(4.0, **learned), **columns)).worker == "w0/0"
+    assert decide(view(2, Outlook(2_000.0, **learned), **columns)).worker == "w1/0"
+
+
+def test_room_costs_more_the_more_of_what_is_lost_is_needed_again() -> None:
+    never = view(1, Outlook(reuse=0.0, evictions_seen=1e12))
+    often = view(1, Outlook(reuse=0.9, evictions_seen=1e12))
+    assert recomputations(never) == pytest.approx(0.0, abs=1e-3)
+    assert recomputations(often) == pytest.approx(9.0, rel=1e-3)
+    nothing_seen = view(1, Outlook())
+    assert recomputations(nothing_seen) == pytest.approx(MOST_REUSE / (1 - MOST_REUSE))
+
+
+def test_an_emptier_cache_gives_room_for_less() -> None:
+    columns = loaded(0, 0) | {"held_tokens": [250_000, 25_000]}
+    terms = decide(view(2, **columns)).terms
+    assert terms["eviction_ms"][1] == pytest.approx(terms["eviction_ms"][0] * 25 / 137.5)
+
+
+def test_load_above_the_others_costs_a_whole_prompt_a_request() -> None:
+    columns = loaded(30, 0, 0) | {"cached_tokens": [3_999, 0, 0]}
+    made = decide(view(3, **columns))
+    assert made.worker != "w0/0"
+    assert made.terms["spread_ms"][0] == pytest.approx(20 * 4_000 * 0.05 * (30 - 11 - 4))
+
+
+def test_a_slower_worker_costs_more_and_unknown_ones_are_like_the_others() -> None:
+    assert decide(view(2, **loaded(0, 0)), timing=times(2.0, 1.0)).worker == "w1/0"
+    known = FleetTimes({"w0/0": WorkerTimes(STEP.scaled(3.0))})
+    made = decide(view(2, **loaded(0, 0)), timing=known)
+    assert made.scores[0] == pytest.approx(made.scores[1])
+    assert made.note is None
+    assert decide(view(2), timing=FleetTimes({})).note == NOTHING_KNOWN
+
+
+def test_weights_make_a_worker_cheaper_or_dearer() -> None:
+    columns = loaded(2, 2) | {"weight_permille": [1000, 3000]}
+    made = decide(view(2, **columns))
+    assert made.worker == "w1/0"
+    assert made.scores[1] == pytest.approx(made.scores[0] / 3)
+
+
+def test_an_adapter_that_has_to_be_loaded_costs_its_learned_time() -> None:
+    made = decide(view(2, Outlook(adapter_load_ms=80.0), **loaded(0, 0), adapter_missing=[1, 0]))
+    assert made.worker == "w1/0"
+    assert made.terms["adapter_ms"].tolist() == [80.0, 0.0]
+    assert "adapter_ms" not in decide(view(2, **loaded(0, 0))).terms
+
+
+class TestPromises:
+    def test_chances_of_a_lognormal(self) -> None:
+        one = np.ones(1)
+        chance = miss_chance(100 * one, 100.0, one, 1.5 * one)
+        assert chance[0] == pytest.approx(0.5)
+        assert miss_chance(100 * one, 150.0, one, 1.5 * one)[0] == pytest.approx(0.1, abs=0.012)
+        assert miss_chance(100 * one, -5.0, one, 1.5 * one)[0] == pytest.approx(1.0)
+        assert miss_chance(100 * one, 1e9, one, one)[0] == pytest.approx(0.0)
+
+    def test_a_promise_that_only_the_idle_worker_keeps_takes_the_request_there(self) -> None:
+        columns = loaded(10, 12) | {"cached_tokens": [0, 3_900]}
+        learned = Outlook(64.0, reuse=0.0, evictions_seen=1e12)
+        plain = decide(view(2, learned, **columns))
+        assert plain.worker == "w1/0"
+        assert "slo_ms" not in plain.terms
+        queue = columns | {"prefill_tokens": [0, 2_000], "waiting_first": [0, 1]}
+        made = decide(view(2, learned, **queue), replace(REQUEST, slo=Slo(tpot_ms=13.1)))
+        assert made.terms["slo_ms"][1] > made.terms["slo_ms"][0]
+
+    def test_what_is_late_already_is_missed_anywhere(self) -> None:
+        request = replace(REQUEST, slo=Slo(ttft_ms=100.0))
+        terms = decide(view(2, **loaded(0, 5)), request, now_ms=1_000.0).terms
+        assert terms["slo_ms"] == pytest.approx(terms["completion_ms"])
+
+    def test_those_that_it_would_slow_count(self) -> None:
+        """Two that decode on the edge of what they were promised, beside two that have time."""
+        columns = loaded(2, 2) | {"slo_decoding": [2, 2], "slo_tpot_us": [2 * 11_000, 2 * 90_000]}
+        made = decide(view(2, **columns))
+        assert made.worker == "w1/0"
+        assert made.terms["slo_ms"][0] > 100 * max(made.terms["slo_ms"][1], 1e-6)
