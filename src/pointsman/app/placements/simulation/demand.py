@@ -95,8 +95,11 @@ def made_jobs(demand: Demand, cluster_gpus: int, rng: np.random.Generator) -> tu
     return tuple(jobs)
 
 
-def usual_kinds(topology: Topology, node_gpus: int, min_runtime_s: float = 1_800.0) -> tuple[Kind, ...]:
+def usual_kinds(
+    topology: Topology, node_gpus: int, min_runtime_s: float = 1_800.0, *, elastic: bool = True
+) -> tuple[Kind, ...]:
     """A mix of deployments, prefill and decode apart, from a few GPUs to several racks; sizes go by the GPUs of a node.
+    `elastic` False: no replicas above the floors.
 
     The level `rack` is what closeness is about where there is one, else the farthest but one.
     """
@@ -106,7 +109,7 @@ def usual_kinds(topology: Topology, node_gpus: int, min_runtime_s: float = 1_800
     def pair(name: str, prefill: tuple[int, int], decode: tuple[int, int], most: int, required: bool) -> Gang:
         groups = (
             _role("prefill", prefill[0], prefill[0], prefill[1], stage="prefill"),
-            _role("decode", decode[0], most, decode[1], stage="decode"),
+            _role("decode", decode[0], most if elastic else decode[0], decode[1], stage="decode"),
             RoleGroup("front end", 1, 1, Resources(0, 4_000, 8 * 2**30)),
         )
         near = (Near(("prefill", "decode"), close, required),) if close else ()
@@ -115,7 +118,7 @@ def usual_kinds(topology: Topology, node_gpus: int, min_runtime_s: float = 1_800
     wide = RoleGroup(
         "decode",
         2,
-        3,
+        3 if elastic else 2,
         _resources(whole),
         pods_per_replica=4,
         stage="decode",

@@ -1,0 +1,1 @@
+"""How others place gangs, written from their documentation for comparison: with the interface of our own scheduler."""
