@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.app.experiments.curves import QUANTILES, curves_of, mean_curves
-from pointsman.app.experiments.report.axis import (
+from pointsman.app.charts.axis import (
     Axis,
     axis_over,
     show_ms,
@@ -18,7 +17,8 @@ from pointsman.app.experiments.report.axis import (
     show_seconds,
     show_share,
 )
-from pointsman.app.experiments.report.svg import Bar, Mark, Series, bar_chart, columns, line_chart
+from pointsman.app.charts.svg import Bar, Mark, Series, bar_chart, columns, line_chart
+from pointsman.app.experiments.curves import QUANTILES, curves_of, mean_curves
 
 from .conftest import NAN, MakeOutcome
 

@@ -6,11 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pointsman.app.experiments.conduct import Results
-from pointsman.app.experiments.curves import QUANTILES, Curves, mean_curves
-from pointsman.app.experiments.document import PointSummary, Summary
-from pointsman.app.experiments.measures import MEASURES, Unit, shown
-from pointsman.app.experiments.report.axis import (
+from pointsman.app.charts.axis import (
     Axis,
     Show,
     axis_over,
@@ -19,7 +15,11 @@ from pointsman.app.experiments.report.axis import (
     show_seconds,
     show_share,
 )
-from pointsman.app.experiments.report.svg import COLOURS, Bar, Mark, Series, bar_chart, columns, line_chart
+from pointsman.app.charts.svg import COLOURS, Bar, Mark, Series, bar_chart, columns, line_chart
+from pointsman.app.experiments.conduct import Results
+from pointsman.app.experiments.curves import QUANTILES, Curves, mean_curves
+from pointsman.app.experiments.document import PointSummary, Summary
+from pointsman.app.experiments.measures import MEASURES, Unit, shown
 
 _MOST_LOADED = 64
 """Workers whose load is drawn each by itself; of more, the quantiles are."""

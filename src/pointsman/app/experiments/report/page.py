@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
+from pointsman.app.charts.svg import COLOURS
+from pointsman.app.charts.template import page_template
 from pointsman.app.experiments.conduct import Results
 from pointsman.app.experiments.detail import detail_point
 from pointsman.app.experiments.document import ComparisonSummary, PointSummary, Summary, Value
 from pointsman.app.experiments.measures import MEASURES, shown, spread
 from pointsman.app.experiments.report.charts import Chart, detail_charts, sweep_charts
-from pointsman.app.experiments.report.svg import COLOURS
 from pointsman.app.experiments.verdict import listed
 
 HEADLINES = (
@@ -165,11 +166,4 @@ def _marked(chart: Chart) -> tuple[str, str, Markup]:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("pointsman.app.experiments.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")
+    return page_template("pointsman.app.experiments.report", "page.html.j2")
