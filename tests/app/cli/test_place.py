@@ -213,7 +213,8 @@ def test_quotas_and_limits_of_queues(capsys: Captured, tmp_path: Path) -> None:
 
 def test_a_cluster_over_time(capsys: Captured, tmp_path: Path) -> None:
     options = ("--nodes", 8, "--hours", 2, "--seeds", 2, "--runs-h", 0.5, "--fails-every-h", 20)
-    assert _run("place", "simulate", *options, "--json", tmp_path / "s.json") == 0
+    assert _run("place", "simulate", *options, "--json", tmp_path / "s.json", "--html", tmp_path / "s.html") == 0
+    assert "no gang ever held a part of itself" in (tmp_path / "s.html").read_text()
     said = capsys.readouterr().out
     assert "8 nodes, 64 GPUs, 2 h, load 0.9" in said
     assert "partial gang s" in said

@@ -14,6 +14,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from pointsman.app.cli.output import STDOUT, check_files, json_option, write_json
+from pointsman.app.placements.report.page import Facts, cluster_report
 from pointsman.app.placements.simulation.demand import Demand, Kind, made_jobs, usual_kinds
 from pointsman.app.placements.simulation.outages import Outages, made_outages
 from pointsman.app.placements.simulation.outcome import MEASURES, Measure, Outcome
@@ -81,6 +82,7 @@ class _Setup:
 @click.option("--startup-s", type=click.FloatRange(0), default=120.0, show_default=True, help="Until a gang computes.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the first run.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs.")
+@click.option("--html", "html_file", type=_PATH, help="A report with plots, to FILE.")
 @json_option
 def simulate(
     clusters: tuple[Path, ...],
@@ -97,6 +99,7 @@ def simulate(
     startup_s: float,
     seed: int,
     seeds: int,
+    html_file: Path | None,
     json_file: str | None,
 ) -> int:
     """Run a cluster in virtual time: deployments come and end, nodes fail, each cycle places whole gangs.
@@ -105,7 +108,9 @@ def simulate(
     """
     if bool(clusters) == (nodes is not None):
         raise ConfigError("place simulate needs either --cluster FILE or --nodes N")
-    check_files({"--json": json_file}, {f"--deployment {n}": file for n, file in enumerate(deployments, 1)})
+    check_files(
+        {"--json": json_file, "--html": html_file}, {f"--deployment {n}": file for n, file in enumerate(deployments, 1)}
+    )
     cluster, topology = _cluster(clusters, nodes, levels, seed)
     tree = SINGLE_QUEUE if queue_file is None else read_queues(queue_file)
     leaves = tuple(name for name in tree.by_name if tree.is_leaf(name))
@@ -132,6 +137,11 @@ def simulate(
             runs=[_document(seed + number, outcome) for number, outcome in enumerate(outcomes)],
         )
         write_json(document, json_file)
+    if html_file is not None:
+        more = (("Failures of a node", f"every {fails_every_h:g} h" if fails_every_h else "never"),)
+        title = f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs"
+        facts = Facts(title, len(cluster.nodes), gpus, hours, load, topology.names, more)
+        html_file.write_text(cluster_report(facts, {"pointsman": outcomes}), encoding="utf-8")
     if json_file != STDOUT:
         click.echo(
             f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs, {hours:g} h, load {load:g}, {fails_every_h:g} h a failure"
