@@ -1,6 +1,7 @@
 """How long one decision takes, in one process: block keys, the ledger's view, the policy, the record.
 
-First from a prompt's bytes, then with exact routing from its token ids, beside Dynamo's SelectionService.
+First from a prompt's bytes, then with exact routing from its token ids, beside Dynamo's SelectionService: there all
+step times are known and each decision's record is kept, as in the front end.
 
 usage: scripts/bench decision [--quick]
 """
@@ -43,10 +44,11 @@ STAGES = ("keys", "view", "decide", "record", "total")
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded with the results."""
 
-    rounds: int = 3
+    rounds: int = 5
     requests: int = 1_000
     workers: tuple[int, ...] = (8, 64, 256)
     policies: tuple[str, ...] = ("round_robin", "least_loaded", "power_of_two", "prefix")
+    exact_policies: tuple[str, ...] = ("cost", "kv")
     prompt_blocks: tuple[int, ...] = (4, 400)
     in_flight_per_worker: int = 8
     prompt_tokens: tuple[int, ...] = (90, 6_400)
@@ -125,7 +127,7 @@ def measure(policy: str, workers: int, prompt_blocks: int, options: Options, see
 
 
 def run(options: Options) -> dict[str, Any]:
-    """All cases, round by round. Keys: `policy/workers/blocks` of reports, `workers/tokens` of exact and peer."""
+    """All cases, round by round. Keys: `policy/workers/blocks` (reports, exact: tokens), `workers/tokens` (peer)."""
     reports: dict[str, list[dict[str, Percentiles]]] = {}
     exact: dict[str, list[dict[str, Percentiles]]] = {}
     peer: dict[str, list[Percentiles]] = {}
@@ -149,15 +151,17 @@ def run(options: Options) -> dict[str, Any]:
 def _run_exact(options: Options, turn: int, exact: dict[str, list[dict[str, Percentiles]]]) -> None:
     for tokens in options.prompt_tokens:
         for workers in options.workers:
-            one = exact_decisions.measure(
-                workers,
-                tokens,
-                requests=options.requests,
-                sessions=options.token_sessions,
-                in_flight_per_worker=options.in_flight_per_worker,
-                seed=turn,
-            )
-            exact.setdefault(f"{workers}/{tokens}", []).append(one)
+            for policy in options.exact_policies:
+                one = exact_decisions.measure(
+                    policy,
+                    workers,
+                    tokens,
+                    requests=options.requests,
+                    sessions=options.token_sessions,
+                    in_flight_per_worker=options.in_flight_per_worker,
+                    seed=turn,
+                )
+                exact.setdefault(f"{policy}/{workers}/{tokens}", []).append(one)
 
 
 def _peer_spec(options: Options, turn: int) -> PeerSpec:
@@ -172,15 +176,15 @@ def _peer_spec(options: Options, turn: int) -> PeerSpec:
 
 
 def summary(results: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Medians over rounds in µs: p50 of each stage, p99 of the whole. Exact ones are called `kv/workers/tokens`."""
+    """Medians over rounds in µs: p50 of each stage, p99 of the whole. Exact ones: `policy/workers/tokens`."""
     rows = {}
     for case, rounds in results["reports"].items():
         rows[case] = _row(rounds, STAGES)
     for case, rounds in results.get("exact", {}).items():
         row = _row(rounds, exact_decisions.STAGES)
-        peer = results["peer"].get(case, [])
+        peer = results["peer"].get(case.partition("/")[2], [])
         row["peer_p50_us"], row["peer_p99_us"] = _us([one.p50 for one in peer]), _us([one.p99 for one in peer])
-        rows[f"kv/{case}"] = row
+        rows[case] = row
     return rows
 
 
@@ -211,14 +215,14 @@ def _exact_table(rows: dict[str, dict[str, float | None]], results: dict[str, An
     version = results.get("peer_version")
     peer = f"Dynamo {version}" if version else "Dynamo"
     stages = exact_decisions.STAGES
-    header = ["tokens", "workers", *(f"{stage} p50 µs" for stage in stages), "total p99 µs"]
+    header = ["policy", "tokens", "workers", *(f"{stage} p50 µs" for stage in stages), "total p99 µs"]
     header += [f"{peer} p50 µs", f"{peer} p99 µs", "ratio p50", "ratio p99"]
     lines = []
     for case, row in rows.items():
-        _, workers, tokens = case.split("/")
+        policy, workers, tokens = case.split("/")
         ratios = ratio(row["total_p50_us"], row["peer_p50_us"]), ratio(row["total_p99_us"], row["peer_p99_us"])
         numbers = [report.number(value, 1) for value in row.values()]
-        lines.append([f"{int(tokens):,}", workers, *numbers, *(report.number(value, 2) for value in ratios)])
+        lines.append([policy, f"{int(tokens):,}", workers, *numbers, *(report.number(value, 2) for value in ratios)])
     return [report.table(header, lines)]
 
 

@@ -15,7 +15,7 @@ from harness.subjects import KV_SUBJECT
 Results = Mapping[str, Mapping[str, Any]]
 """Benchmark → its results file."""
 _NAMES = ("decision", "relay", "streams", "index", "simulator", "llmd_capacity", "mooncake_fast25", "simulated_vs_live")
-_AT_8, _AT_256 = "kv/8/6400", "kv/256/6400"
+_AT_8, _AT_256 = "cost/8/6400", "cost/256/6400"
 _DYNAMO = "dynamo kv"
 SIMULATED_BLOCKS = "/512"
 PAPER_ORDER = ("random", "load balance", "local cache-aware")
@@ -76,7 +76,7 @@ def _decision(results: Results) -> list[Bar]:
         row = rows.get(case, {})
         return ratio(row.get(f"total_{percentile}_us"), row.get(f"peer_{percentile}_us"))
 
-    first = "decision from token ids, 8 workers, 400 blocks: p50 ÷ Dynamo's SelectionService"
+    first = "decision of cost from token ids, 8 workers, 400 blocks: p50 ÷ Dynamo's SelectionService"
     return [
         Bar(first, against(_AT_8, "p50"), 0.75),
         Bar("the same, p99 ÷ p99", against(_AT_8, "p99"), 1.0),

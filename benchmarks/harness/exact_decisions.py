@@ -1,4 +1,7 @@
-"""One decision of the exact kv policy from a list of token ids, stage by stage, in this process."""
+"""One decision with exact routing from a list of token ids, stage by stage, in this process.
+
+Step times of all workers are known and learned on, and the record of the decision is kept, as in the front end.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from pointsman.core.ledger.events import (
     HealthRead,
     KvFeedChanged,
     KvFeedState,
+    Tick,
     WorkerJoined,
 )
 from pointsman.core.ledger.ledger import Ledger
@@ -26,8 +30,8 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, TOKEN_BYTES, KeySpec, pack_tokens
 from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
-from pointsman.core.policies.policy import NO_TIMING
 from pointsman.core.policies.registry import PolicyRegistry
+from pointsman.core.timing.profiles import profile
 from pointsman.edge.decisions.ring import DecisionRing
 from pointsman.edge.decisions.sampling import Sampling
 from pointsman.edge.serving.clock import monotonic_ms
@@ -39,6 +43,9 @@ STAGES = ("pack", "keys", "view", "decide", "record", "total")
 MODEL = "model"
 _SPEC = KeySpec(BLOCK_TOKENS)
 _CAPACITY_TOKENS = 1_600_000
+_PROFILE = "h100/llama-8b"
+_TICK_REQUESTS = 200
+"""Between two ticks: as many as come in a second to a front end that is busy, but not full."""
 
 
 class _Exchange(Exchange):
@@ -56,10 +63,10 @@ class _Exchange(Exchange):
 class ExactBench:
     """A ledger with workers that say what they hold and what they computed, and requests in flight."""
 
-    def __init__(self, workers: int, prompts: TokenPrompts) -> None:
-        self._ledger = Ledger()
+    def __init__(self, policy: str, workers: int, prompts: TokenPrompts) -> None:
+        self._ledger = Ledger(step_priors={_PROFILE: profile(_PROFILE).step})
         self._prompts = prompts
-        self._policy = PolicyRegistry().get("kv")
+        self._policy = PolicyRegistry().get(policy)
         self._chains = ChainCache()
         self._rng = random.Random(1)
         self._in_flight: deque[_Exchange] = deque()
@@ -75,7 +82,13 @@ class ExactBench:
         name = worker_id(f"engine-{number}")
         url = f"http://10.0.0.{number}:8000"
         spec = WorkerSpec(
-            name, url, "vllm", (MODEL,), kv_capacity_tokens=_CAPACITY_TOKENS, block_size_tokens=BLOCK_TOKENS
+            name,
+            url,
+            "vllm",
+            (MODEL,),
+            kv_capacity_tokens=_CAPACITY_TOKENS,
+            block_size_tokens=BLOCK_TOKENS,
+            profile=_PROFILE,
         )
         for event in (
             WorkerJoined(spec, 0.0),
@@ -121,7 +134,7 @@ class ExactBench:
         ledger.apply(Admitted(request, now_ms))
         view = ledger.view(request)
         viewed = clock()
-        decision = self._policy.decide(request, view, NO_TIMING, now_ms, self._rng)
+        decision = self._policy.decide(request, view, ledger.timing, now_ms, self._rng)
         decided = clock()
         worker = decision.worker
         if worker is None:
@@ -138,6 +151,8 @@ class ExactBench:
         known = self._hashes[number % len(self._hashes)]
         self._store(worker, (*known, *blocks.keys[len(known) :]), packed, cached // BLOCK_TOKENS)
         self._end_oldest(exchange, now_ms, limit)
+        if number % _TICK_REQUESTS == 0:
+            ledger.apply(Tick(now_ms))
 
     def _end_oldest(self, exchange: _Exchange, now_ms: float, limit: int) -> None:
         self._ledger.apply(FirstToken(exchange.request.id, now_ms))
@@ -149,11 +164,11 @@ class ExactBench:
 
 
 def measure(
-    workers: int, tokens: int, *, requests: int, sessions: int, in_flight_per_worker: int, seed: int
+    policy: str, workers: int, tokens: int, *, requests: int, sessions: int, in_flight_per_worker: int, seed: int
 ) -> dict[str, Percentiles]:
     """One round of one case; the first half as many requests warm up. BenchmarkError: what is known was not found."""
     prompts = TokenPrompts(sessions, tokens, seed)
-    bench = ExactBench(workers, prompts)
+    bench = ExactBench(policy, workers, prompts)
     warm_up = max(requests // 2, sessions * 2)
     for number in range(warm_up + requests):
         if number == warm_up:

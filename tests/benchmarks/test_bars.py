@@ -6,7 +6,7 @@ from harness import bars
 from harness.subjects import KV_SUBJECT
 
 RESULTS: dict[str, dict[str, Any]] = {
-    "decision": {"summary": {"kv/8/6400": {"total_p50_us": 80.0, "peer_p50_us": 100.0, "total_p99_us": 1.0}}},
+    "decision": {"summary": {"cost/8/6400": {"total_p50_us": 80.0, "peer_p50_us": 100.0, "total_p99_us": 1.0}}},
     "relay": {
         "summary": {
             KV_SUBJECT: {"cpu_us": 600.0, "requests_per_s": 1_200.0, "idle_rss_mb": 94.0},
@@ -44,7 +44,10 @@ def _lines(results: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 def test_each_bar_is_judged_by_its_own_direction() -> None:
     lines = _lines(RESULTS)
-    assert lines["decision from token ids, 8 workers, 400 blocks: p50 ÷ Dynamo's SelectionService"] == "**not reached**"
+    assert (
+        lines["decision of cost from token ids, 8 workers, 400 blocks: p50 ÷ Dynamo's SelectionService"]
+        == "**not reached**"
+    )
     assert lines["CPU of a streamed request, exact kv ÷ Dynamo kv"] == "reached"
     assert lines["requests/s on one core, 64 clients, exact kv ÷ Dynamo kv"] == "**not reached**"
     assert lines["memory of an idle front end with a tokenizer"] == "reached"

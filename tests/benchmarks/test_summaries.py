@@ -185,9 +185,10 @@ def test_decision_keeps_as_many_requests_in_flight_as_it_says_and_finds_known_pr
     assert snapshot.text_blocks >= 64 * 18
 
 
-def test_exact_decisions_find_all_that_the_workers_hold() -> None:
+@pytest.mark.parametrize("policy", ["cost", "kv"])
+def test_exact_decisions_find_all_that_the_workers_hold(policy: str) -> None:
     options = {"requests": 60, "sessions": 4, "in_flight_per_worker": 2, "seed": 1}
-    stages = exact_decisions.measure(8, 200, **options)
+    stages = exact_decisions.measure(policy, 8, 200, **options)
     assert set(stages) == set(exact_decisions.STAGES)
     assert all(one.count == 60 for one in stages.values())
     total, parts = stages["total"].p50, [stages[stage].p50 for stage in exact_decisions.STAGES[:-1]]
@@ -198,7 +199,7 @@ def test_exact_decisions_find_all_that_the_workers_hold() -> None:
 def test_an_exact_decision_is_no_result_when_what_is_held_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_decisions.ExactBench, "_store", lambda self, *what: None)
     with pytest.raises(BenchmarkError, match=r"2 workers hold 176 tokens, but .* was found"):
-        exact_decisions.measure(4, 200, requests=10, sessions=5, in_flight_per_worker=2, seed=1)
+        exact_decisions.measure("cost", 4, 200, requests=10, sessions=5, in_flight_per_worker=2, seed=1)
 
 
 def test_token_prompts_begin_with_what_is_known_and_end_with_something_new() -> None:
@@ -217,11 +218,11 @@ def test_decisions_are_shown_beside_the_peer() -> None:
     results = {
         "foreign_cores": 0.0,
         "reports": {},
-        "exact": {"8/6400": [stages]},
+        "exact": {"cost/8/6400": [stages]},
         "peer": {"8/6400": [Percentiles(9, 0.2, 0.2, 0.8, 0.9)]},
         "peer_version": "1.6.1",
     }
-    row = decision.summary(results)["kv/8/6400"]
+    row = decision.summary(results)["cost/8/6400"]
     assert (row["total_p50_us"], row["peer_p99_us"]) == (pytest.approx(100), pytest.approx(800))
-    assert "| 6,400 | 8 | 100.0 |" in decision.markdown(results)
+    assert "| cost | 6,400 | 8 | 100.0 |" in decision.markdown(results)
     assert "| 0.50 | 0.25 |" in decision.markdown(results)
