@@ -34,6 +34,15 @@ def test_transfers_from_one_worker_share_its_link_and_the_last_gets_all_of_it() 
     assert run(network) == {short: pytest.approx(1 + 10), long: pytest.approx(1 + 10 + 5)}
 
 
+def test_pairs_that_reach_each_other_another_way_have_that_link_for_themselves() -> None:
+    network = LinkNetwork(SLOW, between={(0, 2): FAST, (0, 3): FAST})
+    own, near, other = network.start(0, 0, 1, 1000), network.start(0, 0, 2, 1500), network.start(0, 0, 3, 1500)
+    # The two near ones share one link of worker 0, the first one has the worker's own.
+    assert run(network) == {own: pytest.approx(11), near: pytest.approx(11), other: pytest.approx(11)}
+    back = network.start(network.next_end_ms() or 20, 2, 0, 1000)  # the other way it is not said
+    assert run(network) == {back: pytest.approx(20 + 11)}
+
+
 def test_what_goes_out_does_not_slow_down_what_comes_in() -> None:
     network = LinkNetwork(SLOW)
     ends = {network.start(0, 0, 1, 1000), network.start(0, 1, 0, 1000)}

@@ -148,11 +148,11 @@ class Handover:
 def link_network(setup: Setup, workers: Sequence[ModelledWorker]) -> LinkNetwork:
     """The setup's link for all workers, else each one's share of the network that is usual for its GPUs."""
     if setup.link is not None:
-        return LinkNetwork(setup.link)
+        return LinkNetwork(setup.link, between=setup.links_between)
     links: dict[int, Link] = {}
     for worker in workers:
         profile = worker.group.profile
         # Nobody can say what network a GPU has that is not known: LinkNetwork's default then.
         with suppress(ConfigError):
             links[worker.number] = network_link(profile.gpu, profile.tensor_parallel)
-    return LinkNetwork(links=links)
+    return LinkNetwork(links=links, between=setup.links_between)

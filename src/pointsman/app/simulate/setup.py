@@ -105,6 +105,9 @@ class Setup:
     link: Link | None = None
     """Over which KV moves from workers for prefill to workers for decode, both ways of each worker; None: the network
     that is usual for its GPUs."""
+    links_between: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    """Over which KV moves between two workers, by number (prefill, decode), where that is another link than `link`:
+    where they are close to each other or far apart."""
     front_end_ms: float | None = None
     """Fixed time of a request outside of engines, spent before its decision; None: the longest of the profiles'."""
     kv_events: bool = True
@@ -164,6 +167,9 @@ class Setup:
             self._check_number(failure.worker)
             _check_time("at_ms of a failure", failure.at_ms)
             _check_time("back_after_ms of a failure", failure.back_after_ms)
+        for pair in self.links_between:
+            for worker in pair:
+                self._check_number(worker)
         for drain in self.drains:
             self._check_number(drain.worker)
             _check_time("at_ms of a drain", drain.at_ms)

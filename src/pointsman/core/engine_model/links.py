@@ -12,8 +12,10 @@ from collections.abc import Mapping
 
 from pointsman.core.timing.links import DEFAULT_LINK, Link
 
-_Port = tuple[int, bool]
-"""One end of transfers: worker, and whether they go out."""
+_Port = tuple[int, bool, int]
+"""One end of transfers: worker, whether they go out, and the kind of link that they share there."""
+_OWN = -1
+"""Kind: the worker's own link."""
 
 
 class _Transfer:
@@ -33,10 +35,19 @@ class _Transfer:
 class LinkNetwork:
     """Transfers under way. Workers are numbers; each has a link that carries its speed out and, again, in."""
 
-    def __init__(self, link: Link = DEFAULT_LINK, links: Mapping[int, Link] | None = None) -> None:
-        """`links` by worker; `link` is that of all others."""
+    def __init__(
+        self,
+        link: Link = DEFAULT_LINK,
+        links: Mapping[int, Link] | None = None,
+        between: Mapping[tuple[int, int], Link] | None = None,
+    ) -> None:
+        """`links` by worker; `link` is that of all others. `between`: of two workers (source, target) that reach each
+        other another way, over NVLink or across racks; each worker has one link of every such kind."""
         self._link = link
         self._links = dict(links or {})
+        self._kinds = list(dict.fromkeys((between or {}).values()))
+        number = {each: kind for kind, each in enumerate(self._kinds)}
+        self._between = {pair: number[each] for pair, each in (between or {}).items()}
         self._transfers: dict[int, _Transfer] = {}
         self._count = 0
         self._now_ms = 0.0
@@ -56,8 +67,9 @@ class LinkNetwork:
         ports: tuple[_Port, ...] = ()
         begin_ms = now_ms
         if source != target:
-            ports = ((source, True), (target, False))
-            begin_ms += max(self._of(source).floor_ms, self._of(target).floor_ms)
+            kind = self._between.get((source, target), _OWN)
+            ports = ((source, True, kind), (target, False, kind))
+            begin_ms += max(self._of(port).floor_ms for port in ports)
         else:
             size_bytes = 0.0
         self._transfers[self._count] = _Transfer(self._count, ports, begin_ms, size_bytes)
@@ -87,8 +99,9 @@ class LinkNetwork:
         ended, self._ended = self._ended, []
         return ended
 
-    def _of(self, worker: int) -> Link:
-        return self._links.get(worker, self._link)
+    def _of(self, port: _Port) -> Link:
+        worker, _, kind = port
+        return self._links.get(worker, self._link) if kind == _OWN else self._kinds[kind]
 
     def _go_to(self, now_ms: float) -> None:
         if now_ms < self._now_ms:
@@ -128,7 +141,7 @@ class LinkNetwork:
                 continue
             for port in transfer.ports:
                 users.setdefault(port, {})[transfer.number] = transfer
-        left = {port: self._of(port[0]).bytes_per_ms for port in users}
+        left = {port: self._of(port).bytes_per_ms for port in users}
         while users:
             tightest = min(users, key=lambda port: left[port] / len(users[port]))
             rate = left[tightest] / len(users[tightest])
