@@ -267,7 +267,8 @@ class Fleet:
     ) -> FleetView:
         """A copy of the rows that serve the request's model, with what each holds of this prompt."""
         group = self._group(request.model)
-        table = self.table.cells[:, group.slots]
+        # take, unlike an index, makes rows of one column each that lie in one piece.
+        table = self.table.cells.take(group.slots, axis=1)
         self.caches.write(request, group, table, bytes_per_token)
         if stage is Stage.PREFILL:
             _exclude_for_prefill(group, table)

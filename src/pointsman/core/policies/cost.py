@@ -60,9 +60,9 @@ class Cost:
             return rejection(self.name, request, view, now_ms)
         times = fleet_times(timing).rows(view.workers)
         terms = cost_terms(request, view, times, rows, now_ms)
-        scores = sum(terms.values(), np.zeros(len(view)))
+        scores = _sum(terms)
         row = least_row(scores, rows, rng)
-        note = None if times.known.any() else NOTHING_KNOWN
+        note = None if np.count_nonzero(times.known) else NOTHING_KNOWN
         return decision(self.name, request, view, now_ms, row, scores, "ms", terms, note)
 
 
@@ -73,13 +73,14 @@ def cost_terms(
     load = cost_load(request, view)
     computed = times.d * load.new
     whole = times.d * request.prompt_tokens
-    if times.q.any():
+    if np.count_nonzero(times.q):
         cached = request.prompt_tokens - load.new
         computed = computed + times.q * (request.prompt_tokens**2 - cached * cached)
         whole = whole + times.q * request.prompt_tokens**2
     output = view.outlook.output_tokens
     own_context = request.prompt_tokens + output / 2
-    ttft_ms = _ttft_ms(load, times, computed)
+    step_ms = times.a + times.b * load.there + times.c * load.context
+    ttft_ms = _ttft_ms(load, times, step_ms, computed)
     decode_step_ms = (
         times.a
         + times.b * (load.there + request.sequences)
@@ -88,7 +89,8 @@ def cost_terms(
     beside = np.minimum(output * load.there, load.table[Column.REMAINING_TOKENS]) * request.sequences
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
-    above = load.there - GUARD_FACTOR * float(np.add.reduce(load.there[rows])) / len(rows) - GUARD_SLACK_REQUESTS
+    all_there = float(np.add.reduce(load.there if len(rows) == len(view) else load.there[rows]))
+    above = load.there - GUARD_FACTOR * all_there / len(rows) - GUARD_SLACK_REQUESTS
     completion_ms = ttft_ms + max(0.0, output - 1) * decode_step_ms
     terms = {
         "ttft_ms": ttft_ms,
@@ -97,7 +99,6 @@ def cost_terms(
         "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(load, rows),
         "spread_ms": (1 + again) * whole * np.maximum(above, 0.0),
     }
-    step_ms = times.a + times.b * load.there + times.c * load.context
     misses = (
         own_misses_ms(request, ttft_ms, completion_ms, decode_step_ms, times, now_ms),
         others_misses_ms(load, computed, output, step_ms, decode_step_ms, times),
@@ -106,24 +107,32 @@ def cost_terms(
         if price is not None:
             terms["slo_ms"] = terms.get("slo_ms", 0.0) + price
     missing = view.table[Column.ADAPTER_MISSING]
-    if missing.any():
+    if np.count_nonzero(missing):
         terms["adapter_ms"] = view.outlook.adapter_load_ms * missing
     weight = load.table[Column.WEIGHT_PERMILLE]
-    if (view.table[Column.WEIGHT_PERMILLE] != ORDINARY_WEIGHT).any():
+    if np.count_nonzero(weight != ORDINARY_WEIGHT):
         # Rows of views that were made by hand may have no weight.
         rest = ORDINARY_WEIGHT / np.where(weight > 0, weight, ORDINARY_WEIGHT) - 1
-        terms["weight_ms"] = rest * sum(terms.values(), np.zeros(len(view)))
+        terms["weight_ms"] = rest * _sum(terms)
     return terms
 
 
-def _ttft_ms(load: CostLoad, times: TimeRows, computed: Floats) -> Floats:
+def _sum(terms: dict[str, Floats]) -> Floats:
+    """Of all of them, in an array of its own."""
+    first, *others = terms.values()
+    total = first + others[0]
+    for term in others[1:]:
+        total += term
+    return total
+
+
+def _ttft_ms(load: CostLoad, times: TimeRows, step: Floats, computed: Floats) -> Floats:
     """As prediction.ttft_ms, for all workers at once; those that wait are taken to decode beside it already."""
     prefill = load.table[Column.PREFILL_TOKENS]
-    step = times.a + times.b * load.there + times.c * load.context
     room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
     in_step = np.minimum(prefill, room)
     ahead = prefill - in_step
     steps = np.maximum(1.0, np.ceil((ahead + load.new) / room))
-    running = (load.there > 0) * (step + times.d * in_step) / 2
+    running = np.minimum(load.there, 1.0) * (step + times.d * in_step) / 2
     ttft: Floats = times.overhead_ms + running + steps * step + times.d * ahead + computed
     return ttft

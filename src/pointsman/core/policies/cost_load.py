@@ -39,12 +39,12 @@ def cost_load(request: Request, view: FleetView) -> CostLoad:
     """Read a view. Sequences that are not ours are taken to be like the request."""
     table = view.table.astype(np.float64)
     new = request.prompt_tokens - table[Column.CACHED_TOKENS]
-    if view.table[Column.OFFLOADED_TOKENS].any():
-        new = new - OFFLOADED_CREDIT * table[Column.OFFLOADED_TOKENS]
-    foreign = table[Column.FOREIGN]
-    there = table[Column.RUNNING] + foreign
-    waiting = np.minimum(table[Column.WAITING_FIRST], there)
-    context = table[Column.KV_TOKENS]
-    if foreign.any():
+    offloaded = table[Column.OFFLOADED_TOKENS]
+    if np.count_nonzero(offloaded):
+        new = new - OFFLOADED_CREDIT * offloaded
+    there, context, foreign = table[Column.RUNNING], table[Column.KV_TOKENS], table[Column.FOREIGN]
+    if np.count_nonzero(foreign):
+        there = there + foreign
         context = context + foreign * (request.prompt_tokens + view.outlook.output_tokens / 2)
+    waiting = np.minimum(table[Column.WAITING_FIRST], there)
     return CostLoad(table, new, waiting, there - waiting, there, context)

@@ -60,7 +60,7 @@ def others_misses_ms(
 ) -> Floats | None:
     """Of those that decode; None if nobody was promised anything. Steps of theirs without and with the request."""
     promised = load.table[Column.SLO_DECODING]
-    if not promised.any():
+    if not np.count_nonzero(promised):
         return None
     each = np.maximum(promised, 1.0)
     target_ms = np.where(promised > 0, load.table[Column.SLO_TPOT_US] / each / 1000, _NEVER_MS)

@@ -49,6 +49,8 @@ class FleetTimes(Mapping[str, WorkerTimes]):
         self._times = dict(times)
         self._otherwise = otherwise
         self._rows: dict[tuple[str, ...], TimeRows] = {}
+        self._last: tuple[tuple[str, ...], TimeRows] | None = None
+        """Of the workers asked for last: views of one model share the tuple, so they need not be compared."""
 
     @classmethod
     def of_rows(cls, workers: tuple[str, ...], rows: TimeRows) -> FleetTimes:
@@ -78,16 +80,20 @@ class FleetTimes(Mapping[str, WorkerTimes]):
 
     def rows(self, workers: tuple[str, ...]) -> TimeRows:
         """The arrays of these workers."""
+        last = self._last
+        if last is not None and last[0] is workers:
+            return last[1]
         rows = self._rows.get(workers)
         if rows is None:
             if len(self._rows) >= _MOST_GROUPS:
                 self._rows.clear()
             rows = self._rows[workers] = self._made(workers)
+        self._last = (workers, rows)
         return rows
 
     def _made(self, workers: tuple[str, ...]) -> TimeRows:
         known = [self._times.get(worker) for worker in workers]
-        usual = self._usual()
+        usual = self._usual() if None in known else _SMALL_MODEL_TIMES
         table = np.array([_numbers(times or usual) for times in known], dtype=np.float64).reshape(len(workers), 10)
         a, b, c, d, q, overhead_ms, ttft_p50, ttft_p90, step_p50, step_p90 = np.ascontiguousarray(table.T)
         is_known = np.array([times is not None for times in known], dtype=np.bool_)
@@ -102,6 +108,7 @@ class FleetTimes(Mapping[str, WorkerTimes]):
 
 SMALL_MODEL = StepCoefficients(6.42, 0.01, 0.0499, 0.0196, 0.0)
 """Llama-3.1-8B on one H100: only the proportions matter where nothing is known of anybody."""
+_SMALL_MODEL_TIMES = WorkerTimes(SMALL_MODEL)
 
 
 def fleet_times(times: Mapping[str, WorkerTimes]) -> FleetTimes:
