@@ -12,9 +12,10 @@ from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
-from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.chance import decision_chance
+from pointsman.core.policies.contract import decided, failure
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy, Timing
 from pointsman.core.timing.fleet_times import fleet_times
@@ -73,9 +74,9 @@ class FrontEnd:
         rng = decision_chance(self._seed, request.id)
         timing = ledger.timing if self._timing is None else self._timing
         try:
-            decision = self._policy.decide(request, view, timing, now_ms, rng)
+            decision = decided(self._policy, request, view, timing, now_ms, rng)
         except Exception as error:
-            raise PolicyError(f"the policy {self._policy.name} failed on request {request.id}: {error!r}") from error
+            raise PolicyError(failure(self._policy, request.id, error)) from error
         if decision.worker is None and stage is Stage.DECODE:
             decision = _OTHERWISE.decide(request, view, timing, now_ms, rng)
         if self._on_decision is not None:
@@ -83,13 +84,7 @@ class FrontEnd:
         worker = decision.worker
         if worker is None:
             return None
-        if worker not in view.workers:
-            raise PolicyError(f"the policy {self._policy.name} chose {worker}, which is no candidate")
         row = view.workers.index(worker)
-        reason = int(view.table[Column.EXCLUSION, row])
-        if reason:
-            excluded = Exclusion(reason).text
-            raise PolicyError(f"the policy {self._policy.name} chose {worker}, which is excluded: {excluded}")
         cached, exact = int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
         ledger.apply(ev.Dispatched(request.id, worker, now_ms, cached, exact))
         return worker

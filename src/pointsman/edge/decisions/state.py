@@ -27,6 +27,7 @@ from pointsman.core.model.slo import Slo
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.chance import decision_chance
+from pointsman.core.policies.contract import decided
 from pointsman.core.policies.policy import Policy
 from pointsman.core.timing.fleet_times import FleetTimes, TimeRows
 
@@ -67,9 +68,9 @@ class Recorded:
         return FleetTimes.of_rows(self.view.workers, self.times)
 
     def decide(self, policy: Policy) -> Decision:
-        """What a policy decides on it, by the same chance. Raises what the policy raises."""
+        """What a policy decides on it, by the same chance. Raises what the policy raises, and PolicyError."""
         chance = decision_chance(self.seed, self.request.id)
-        return policy.decide(self.request, self.view, self.timing, self.now_ms, chance)
+        return decided(policy, self.request, self.view, self.timing, self.now_ms, chance)
 
 
 class _Asked(msgspec.Struct, omit_defaults=True):

@@ -13,8 +13,9 @@ import msgspec
 
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
-from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.contract import failure
 from pointsman.core.policies.policy import Policy
 from pointsman.edge.decisions.state import Recorded
 from pointsman.edge.decisions.step_times import predicted_at
@@ -135,21 +136,9 @@ def summary(policy: str, answers: Iterable[WhatIf], without_state: int = 0) -> W
 def _decided(recorded: Recorded, policy: Policy) -> Decision:
     """Raises PolicyError that names the request, whatever the policy raised."""
     try:
-        decision = recorded.decide(policy)
+        return recorded.decide(policy)
     except Exception as error:
-        raise PolicyError(f"the policy {policy.name} failed on request {recorded.request.id}: {error!r}") from error
-    worker = decision.worker
-    if worker is None:
-        return decision
-    if worker not in recorded.view.workers:
-        raise PolicyError(f"the policy {policy.name} chose {worker}, which is no candidate of {recorded.request.id}")
-    reason = int(recorded.view.table[Column.EXCLUSION, recorded.view.workers.index(worker)])
-    if reason:
-        text = Exclusion(reason).text
-        raise PolicyError(
-            f"the policy {policy.name} chose {worker} for {recorded.request.id}, which is excluded: {text}"
-        )
-    return decision
+        raise PolicyError(failure(policy, recorded.request.id, error)) from error
 
 
 def _pick(recorded: Recorded, worker: WorkerId | None, judged: Decision | None) -> Pick | None:

@@ -15,12 +15,12 @@ from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.auto import Auto
+from pointsman.core.policies.contract import decided, failure
 from pointsman.core.policies.cost import Cost
 from pointsman.core.policies.policy import Policy, Timing
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.policies.session import Session
 from pointsman.core.trials.arms import Arm, By
-from pointsman.edge.serving.policy_contract import check_choice
 from pointsman.edge.serving.rollout import LiveRollout, Ticket
 from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
 from pointsman.edge.serving.shadows import Shadows
@@ -192,16 +192,16 @@ class ActivePolicy:
         if ticket is not None and ticket.place.arm is Arm.TRIAL:
             trial = ticket.rollout.trial
             try:
-                return Chosen(_decided(trial, request, view, timing, now_ms, chance()), ticket)
+                return Chosen(decided(trial, request, view, timing, now_ms, chance()), ticket)
             except Exception as error:
-                self._log_failure(trial.name, request.id, error)
+                self._log_failure(trial, request.id, error)
                 ticket.rollout.failed(error)
                 ticket = None
         policy = self.policy
         try:
-            return Chosen(_decided(policy, request, view, timing, now_ms, chance()), ticket)
+            return Chosen(decided(policy, request, view, timing, now_ms, chance()), ticket)
         except Exception as error:
-            self._log_failure(policy.name, request.id, error)
+            self._log_failure(policy, request.id, error)
             raise PolicyError(f"the policy {policy.name} failed to decide; the log says why") from error
 
     def look(self) -> None:
@@ -209,19 +209,11 @@ class ActivePolicy:
         if self.rollout is not None:
             self.rollout.look()
 
-    def _log_failure(self, policy: str, request_id: str, error: Exception) -> None:
+    def _log_failure(self, policy: Policy, request_id: str, error: Exception) -> None:
         """With its traceback the first time, in one line from then on."""
-        first = (policy, type(error)) not in self._failures_logged
-        self._failures_logged.add((policy, type(error)))
-        _log.error("policy %s failed on request %s: %r", policy, request_id, error, exc_info=error if first else None)
-
-
-def _decided(
-    policy: Policy, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random
-) -> Decision:
-    decision = policy.decide(request, view, timing, now_ms, rng)
-    check_choice(decision.worker, view)
-    return decision
+        first = (policy.name, type(error)) not in self._failures_logged
+        self._failures_logged.add((policy.name, type(error)))
+        _log.error("%s", failure(policy, request_id, error), exc_info=error if first else None)
 
 
 def _ended(order: RolloutOrder, like: RolloutOrder) -> RolloutOrder:

@@ -11,9 +11,9 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.contract import decided
 from pointsman.core.policies.policy import Policy, Timing
 from pointsman.core.trials.shadow import ShadowTally
-from pointsman.edge.serving.policy_contract import check_choice
 
 MOST_FAILURES = 5
 """In a row, before a shadow is switched off."""
@@ -43,8 +43,7 @@ class Shadow:
         """Decide and compare with the decision that acts; what it chose. A fault is counted, not raised."""
         started = time.perf_counter()
         try:
-            made = self.policy.decide(request, view, timing, now_ms, chance())
-            check_choice(made.worker, view)
+            made = decided(self.policy, request, view, timing, now_ms, chance())
             self.tally.add(acting, made, 1000 * (time.perf_counter() - started))
         except Exception as error:
             self.tally.fail(1000 * (time.perf_counter() - started))
