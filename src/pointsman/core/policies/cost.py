@@ -86,7 +86,7 @@ def cost_terms(
         + times.b * (load.there + request.sequences)
         + times.c * (load.context + request.sequences * own_context)
     )
-    beside = np.minimum(output * load.there, load.table[Column.REMAINING_TOKENS]) * request.sequences
+    beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS]) * request.sequences
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
     all_there = float(np.add.reduce(load.there if len(rows) == len(view) else load.there[rows]))
@@ -96,12 +96,12 @@ def cost_terms(
         "ttft_ms": ttft_ms,
         "completion_ms": completion_ms,
         "slowdown_ms": beside * (times.b + times.c * own_context) + coming_per_ms * ttft_ms * ttft_ms,
-        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(load, rows),
+        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(view, rows),
         "spread_ms": (1 + again) * whole * np.maximum(above, 0.0),
     }
     misses = (
         own_misses_ms(request, ttft_ms, completion_ms, decode_step_ms, times, now_ms),
-        others_misses_ms(load, computed, output, step_ms, decode_step_ms, times),
+        others_misses_ms(view, computed, output, step_ms, decode_step_ms, times),
     )
     for price in misses:
         if price is not None:
@@ -109,7 +109,7 @@ def cost_terms(
     missing = view.table[Column.ADAPTER_MISSING]
     if np.count_nonzero(missing):
         terms["adapter_ms"] = view.outlook.adapter_load_ms * missing
-    weight = load.table[Column.WEIGHT_PERMILLE]
+    weight = view.table[Column.WEIGHT_PERMILLE]
     if np.count_nonzero(weight != ORDINARY_WEIGHT):
         # Rows of views that were made by hand may have no weight.
         rest = ORDINARY_WEIGHT / np.where(weight > 0, weight, ORDINARY_WEIGHT) - 1
@@ -128,10 +128,9 @@ def _sum(terms: dict[str, Floats]) -> Floats:
 
 def _ttft_ms(load: CostLoad, times: TimeRows, step: Floats, computed: Floats) -> Floats:
     """As prediction.ttft_ms, for all workers at once; those that wait are taken to decode beside it already."""
-    prefill = load.table[Column.PREFILL_TOKENS]
     room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
-    in_step = np.minimum(prefill, room)
-    ahead = prefill - in_step
+    in_step = np.minimum(load.prefill, room)
+    ahead = load.prefill - in_step
     steps = np.maximum(1.0, np.ceil((ahead + load.new) / room))
     running = np.minimum(load.there, 1.0) * (step + times.d * in_step) / 2
     ttft: Floats = times.overhead_ms + running + steps * step + times.d * ahead + computed

@@ -32,17 +32,16 @@ def recomputations(view: FleetView) -> float:
     return share / (1 - share)
 
 
-def fullness(load: CostLoad, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Floats:
+def fullness(view: FleetView, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Floats:
     """How full each cache is beside the mean of the eligible ones, at most 1; 1 where that is not known."""
-    capacity, held = load.table[Column.KV_CAPACITY_TOKENS], load.table[Column.HELD_TOKENS]
+    capacity, held = view.table[Column.KV_CAPACITY_TOKENS], view.table[Column.HELD_TOKENS]
     all_known = np.count_nonzero(capacity) == len(capacity)
-    known = capacity > 0
-    share = held / capacity if all_known else np.where(known, held / np.maximum(capacity, 1.0), 1.0)
+    share = held / capacity if all_known else np.where(capacity > 0, held / np.maximum(capacity, 1.0), 1.0)
     mean = float(np.add.reduce(share if len(rows) == len(share) else share[rows])) / len(rows)
     if mean <= 0:
         return np.ones(len(share))
     full: Floats = np.minimum(1.0, share / mean)
-    return full if all_known else np.where(known, full, 1.0)
+    return full if all_known else np.where(capacity > 0, full, 1.0)
 
 
 def room_tokens(request: Request, view: FleetView, load: CostLoad) -> Floats:

@@ -21,8 +21,6 @@ OFFLOADED_CREDIT = 0.75
 class CostLoad:
     """One entry a worker of the view."""
 
-    table: Floats
-    """The view's table as floats, (len(Column), workers)."""
     new: Floats
     """Prompt tokens of the request that it would have to compute."""
     waiting: Floats
@@ -31,20 +29,31 @@ class CostLoad:
     """Sequences that have it, others' included."""
     there: Floats
     """Both."""
+    prefill: Floats
+    """Prompt tokens that wait there to be computed."""
     context: Floats
     """KV tokens that they read in a step, once all of them decode."""
 
 
 def cost_load(request: Request, view: FleetView) -> CostLoad:
     """Read a view. Sequences that are not ours are taken to be like the request."""
-    table = view.table.astype(np.float64)
-    new = request.prompt_tokens - table[Column.CACHED_TOKENS]
+    # Column by column: to make floats of all of a large table takes as long as all the rest.
+    table = view.table
+    new: Floats = float(request.prompt_tokens) - table[Column.CACHED_TOKENS]
     offloaded = table[Column.OFFLOADED_TOKENS]
     if np.count_nonzero(offloaded):
         new = new - OFFLOADED_CREDIT * offloaded
-    there, context, foreign = table[Column.RUNNING], table[Column.KV_TOKENS], table[Column.FOREIGN]
+    there, context = table[Column.RUNNING].astype(np.float64), table[Column.KV_TOKENS].astype(np.float64)
+    foreign = table[Column.FOREIGN]
     if np.count_nonzero(foreign):
         there = there + foreign
         context = context + foreign * (request.prompt_tokens + view.outlook.output_tokens / 2)
     waiting = np.minimum(table[Column.WAITING_FIRST], there)
-    return CostLoad(table, new, waiting, there - waiting, there, context)
+    return CostLoad(
+        new=new,
+        waiting=waiting,
+        decoding=there - waiting,
+        there=there,
+        prefill=table[Column.PREFILL_TOKENS].astype(np.float64),
+        context=context,
+    )

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from pointsman.core.model.request import Request
-from pointsman.core.model.view import Column
-from pointsman.core.policies.cost_load import CostLoad, Floats
+from pointsman.core.model.view import Column, FleetView
+from pointsman.core.policies.cost_load import Floats
 from pointsman.core.timing.fleet_times import TimeRows
 
 _Z90 = 1.2816
@@ -56,14 +56,14 @@ def own_misses_ms(
 
 
 def others_misses_ms(
-    load: CostLoad, computed_ms: Floats, output_tokens: float, before_ms: Floats, after_ms: Floats, times: TimeRows
+    view: FleetView, computed_ms: Floats, output_tokens: float, before_ms: Floats, after_ms: Floats, times: TimeRows
 ) -> Floats | None:
     """Of those that decode; None if nobody was promised anything. Steps of theirs without and with the request."""
-    promised = load.table[Column.SLO_DECODING]
+    promised = view.table[Column.SLO_DECODING]
     if not np.count_nonzero(promised):
         return None
     each = np.maximum(promised, 1.0)
-    target_ms = np.where(promised > 0, load.table[Column.SLO_TPOT_US] / each / 1000, _NEVER_MS)
+    target_ms = np.where(promised > 0, view.table[Column.SLO_TPOT_US] / each / 1000, _NEVER_MS)
     tokens = max(1.0, output_tokens)
     with_prompt_ms = after_ms + computed_ms / tokens
     without = miss_chance(before_ms, target_ms, times.step_p50, times.step_p90)
