@@ -79,7 +79,7 @@ def test_odd_words_read_back() -> None:
         ("pods: []", "c.yaml:1: nodes is missing; expected a list"),
         ("nodes: []", "c.yaml:1: nodes: is empty; name at least 1"),
         ("nodes:\n  - {name: a, gpu: 8, gpus: many}", "c.yaml:2: nodes[0].gpu: expected text, or none, not 8"),
-        ("nodes:\n  - {name: a, gpus: -1}", "c.yaml:2: nodes[0].gpus: expected an integer of at least 0, not -1"),
+        ("nodes:\n  - {name: a, gpus: -1}", "c.yaml:2: nodes[0].gpus: expected an integer from 0 to 1024, not -1"),
         ("nodes:\n  - {name: a, memory: lots}", "c.yaml:2: nodes[0].memory: expected an amount of memory"),
         ("nodes:\n  - {name: a, lables: {}}", "c.yaml:2: nodes[0].lables: unknown key; did you mean labels?"),
         ("nodes:\n  - {name: a}\n  - {name: a}", "c.yaml:3: nodes[1].name: there is a node a already; rename one"),

@@ -37,7 +37,7 @@ def test_all_of_it_is_read(tmp_path: Path) -> None:
         ("", "q: expected one list of queues"),
         ("queues: []", "q:1: queues: is empty"),
         ("queues:\n  - {name: a, quotas: {}}", "q:2: queues[0].quotas: unknown key; did you mean quota?"),
-        ("queues:\n  - {name: a, quota: {gpus: 1.5}}", "q:2: queues[0].quota.gpus: expected an integer of at least 0"),
+        ("queues:\n  - {name: a, quota: {gpus: 1.5}}", "q:2: queues[0].quota.gpus: expected an integer from 0 to"),
         ("queues: [{name: a}, {name: a}]", "q: queue a is there twice"),
         ("queues: [{name: a, parent: b}]", "its parent 'b' is not there"),
         ("queues: [{name: a, parent: b}, {name: b, parent: a}]", "go in a circle"),

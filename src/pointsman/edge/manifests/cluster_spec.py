@@ -20,7 +20,11 @@ class LevelSpec(msgspec.Struct, frozen=True, kw_only=True):
     label: Annotated[str, Meta(min_length=1, description="Node label whose values are the domains.")]
     cost: Annotated[
         int | None,
-        Meta(ge=0, description="What one domain more costs; absent: ten times the next nearer level, the nearest 1."),
+        Meta(
+            ge=0,
+            le=10**9,
+            description="What one domain more costs; absent: ten times the next nearer level, the nearest 1.",
+        ),
     ] = None
 
 
@@ -36,8 +40,10 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One node, or `count` equal ones."""
 
     name: Annotated[str, Meta(min_length=1, description="Of the node; of several, what stands before their number.")]
-    count: Annotated[int | None, Meta(ge=1, description="So many equal ones: `name-1` and so on; absent: one.")] = None
-    gpus: Annotated[int, Meta(ge=0, description="GPUs of a node.")] = 0
+    count: Annotated[
+        int | None, Meta(ge=1, le=100_000, description="So many equal ones: `name-1` and so on; absent: one.")
+    ] = None
+    gpus: Annotated[int, Meta(ge=0, le=1024, description="GPUs of a node.")] = 0
     gpu: Annotated[str | None, Meta(description="Their kind.")] = None
     cpu: Annotated[Cpu, Meta(description="CPUs for pods.")] = Cpu(0)
     memory: Annotated[Memory, Meta(description="Memory for pods.")] = Memory(0)

@@ -18,8 +18,12 @@ Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 class Replicas(msgspec.Struct, frozen=True, kw_only=True):
     """How many replicas; a plain number stands for both."""
 
-    min: Annotated[int, Meta(ge=0, description="The floor: without so many nothing of the deployment is placed.")]
-    max: Annotated[int, Meta(ge=1, description="Those above the floor are elastic: placed as far as there is room.")]
+    min: Annotated[
+        int, Meta(ge=0, le=100_000, description="The floor: without so many nothing of the deployment is placed.")
+    ]
+    max: Annotated[
+        int, Meta(ge=1, le=100_000, description="Those above the floor are elastic: placed as far as there is room.")
+    ]
 
     def __post_init__(self) -> None:
         if self.max < self.min:
@@ -89,7 +93,9 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Equal replicas of one role."""
 
     replicas: Annotated[Replicas, Meta(description="`4`, or `{min: 2, max: 6}`.")]
-    pods_per_replica: Annotated[int, Meta(ge=1, description="More than 1: an engine over several nodes.")] = 1
+    pods_per_replica: Annotated[
+        int, Meta(ge=1, le=10_000, description="More than 1: an engine over several nodes.")
+    ] = 1
     resources: Annotated[PodResources, Meta(description="What one pod asks for.")] = PodResources()
     stage: Annotated[
         Literal["prefill", "decode", "other"] | None,
@@ -112,7 +118,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
     queue: Annotated[str, Meta(min_length=1, description="Whose quota it counts against (`place simulate`).")] = (
         "default"
     )
-    priority: Annotated[int, Meta(description="Of several, the higher one is placed first.")] = 0
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31, description="Of several, the higher one is placed first.")] = 0
     preemptible: Annotated[bool, Meta(description="Whether it may be moved or evicted for others.")] = True
     min_runtime: Annotated[Duration | None, Meta(description="Once placed, it is left alone for so long.")] = None
     topology: Annotated[Closeness, Meta(description="How close together all of it has to be.")] = Closeness()

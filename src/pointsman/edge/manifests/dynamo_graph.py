@@ -111,8 +111,12 @@ def _service(name: str, service: Fields) -> tuple[dict[str, Any] | None, str | N
     model = _model(service) or model_in(main)
     pod = {key: value for key, value in plain(spec.node).items() if key in ("initContainers", "overhead", "resources")}
     container = dict(plain(main.node))
-    container["resources"] = _kubernetes_resources(service, container.get("resources") or {})
-    pod["containers"] = [container, *(plain(spec.node).get("containers") or [])]
+    own = main.fields("resources")
+    for part in ("requests", "limits"):
+        own.fields(part)  # mappings, or it ends here
+    container["resources"] = _kubernetes_resources(service, plain(own.node))
+    others = spec.get("containers")
+    pod["containers"] = [container, *(plain(others) if isinstance(others, SequenceNode) else [])]
     notes = plain(service.fields("extraPodMetadata").fields("annotations").node)
     fields = pod_fields(spec, pod, {key: str(value) for key, value in notes.items()})
     service.rest(_HARMLESS_ROLE)

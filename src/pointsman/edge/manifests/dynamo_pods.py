@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -114,11 +115,11 @@ def _amounts(spec: Fields, pod: dict[str, Any], annotations: dict[str, str]) -> 
         where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
         place = f"{spec.node.place.source}:{deepest(spec.node, path)}"
         raise ConfigError(f"{place}: {spec.path}{where}: {error}") from None
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"{spec.node.place}: {spec.path}: {error}") from None
     for name in sorted(uncounted_gpus(asked)):
         spec.notes.add(spec.node.place, spec.path, f"{name}: slices of GPUs are not counted; write gpus yourself")
-    total = resources_of(asked)
+    total = _total(spec, asked)
     if len(shares) > 1:
         spec.notes.add(
             spec.node.place, spec.path, "parts of several GPUs: a pod has a part of one here; written as whole ones"
@@ -138,6 +139,13 @@ def _amounts(spec: Fields, pod: dict[str, Any], annotations: dict[str, str]) -> 
     if total.memory_bytes:
         found["memory"] = str(Memory(total.memory_bytes))
     return {key: int(value) if str(value).isdecimal() else value for key, value in found.items()}
+
+
+def _total(spec: Fields, asked: dict[str, Fraction]) -> Resources:
+    try:
+        return resources_of(asked)
+    except ValueError as error:
+        raise ConfigError(f"{spec.node.place}: {spec.path}: resources: expected {error}") from None
 
 
 def _selector(spec: Fields) -> dict[str, list[str]]:
@@ -170,12 +178,18 @@ def _term(term: Any) -> dict[str, list[str]] | None:
     """A node selector term as a selector; None where it says more than one can."""
     if not isinstance(term, dict) or set(term) != {"matchExpressions"}:
         return None
+    expressions = term["matchExpressions"]
+    if not isinstance(expressions, list) or not all(isinstance(each, dict) for each in expressions):
+        return None
     found: dict[str, list[str]] = {}
-    for each in term["matchExpressions"]:
+    for each in expressions:
+        values = each.get("values") or []
+        if not isinstance(each.get("key"), str) or not isinstance(values, list):
+            return None
         label, operator = each.get("key"), each.get("operator")
         if not label or label in found or operator not in ("In", "Exists"):
             return None
-        found[label] = [str(value) for value in each.get("values") or []]
+        found[label] = [str(value) for value in values]
     return found
 
 

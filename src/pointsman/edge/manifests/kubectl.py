@@ -35,6 +35,8 @@ _RESERVATIONS = ("kai-resource-reservation", "runai-reservation")
 """Namespaces where KAI holds a whole device for the pods that share it."""
 _GPU_GROUP = "runai-gpu-group"
 _SHOWN = 3
+_MOST_GPUS = 1024
+_MOST = 2**53
 
 
 @dataclass
@@ -99,12 +101,16 @@ def cluster_of_objects(items: Iterable[Item]) -> LoadedCluster:
 
 def _node(item: Item, node: NodeObject, seen: _Seen) -> Node:
     name, labels = node.metadata.name, node.metadata.labels or {}
+    if not name:
+        item.refuse(("metadata", "name"), "is empty; expected the node's name")
     if node.status.allocatable is None:
         item.refuse(("status",), f"allocatable is missing; what node {name} has for pods is expected there")
     try:
         there = amounts(node.status.allocatable, ("status", "allocatable"))
     except AmountError as error:
         item.refuse(error.path, str(error))
+    if sum(there.get(gpu, 0) for gpu in GPU_NAMES) > _MOST_GPUS or max(there.values(), default=0) > _MOST:
+        item.refuse(("status", "allocatable"), "expected amounts that one machine can have")
     ready = next((each.status for each in node.status.conditions or [] if each.type == "Ready"), None)
     if ready is None:
         seen.unreported.append(name)
@@ -149,6 +155,8 @@ def _held(pods: Iterable[tuple[Item, PodObject]], nodes: Mapping[str, Node], see
             yield from _parts(pod, nodes[pod.spec.node_name or ""], devices, seen)
         except AmountError as error:
             item.refuse(error.path, str(error))
+        except ValueError as error:
+            item.refuse(("spec",), f"expected {error}")
 
 
 def _parts(pod: PodObject, node: Node, devices: Mapping[tuple[str, str], int], seen: _Seen) -> Iterator[ForeignPod]:

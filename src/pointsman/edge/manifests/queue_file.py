@@ -23,7 +23,7 @@ _MOST_BYTES = 16 * 2**20
 class AllowanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Amounts; what is absent has no bound."""
 
-    gpus: Annotated[int | None, Meta(ge=0, description="GPUs.")] = None
+    gpus: Annotated[int | None, Meta(ge=0, le=10**9, description="GPUs.")] = None
     cpu: Annotated[Cpu | None, Meta(description="CPUs.")] = None
     memory: Annotated[Memory | None, Meta(description="Memory.")] = None
 
