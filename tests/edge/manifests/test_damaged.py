@@ -200,6 +200,6 @@ def test_clusters(of_kubectl: bool, tmp_path: Path) -> None:
         file.write_text(text)
         read_cluster([file])
 
-    kept = [_survives(read, json.dumps(each)) for each in _damaged(document, random.Random(2))]
+    kept = [_survives(read, json.dumps(each)) for each in list(_damaged(document, random.Random(2)))[::3]]
     assert any(kept)
     assert not all(kept)
