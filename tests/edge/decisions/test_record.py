@@ -125,6 +125,8 @@ class TestRow:
         assert (row.ttft_ms, row.gap_ms) == (50.0, 31.0)
         assert row.itl_ms == 5.0  # 490 ms for 98 further tokens, whatever the number of pieces
         assert (row.output_tokens, row.cached_reported, row.prompt_from) == (99, 1500, "engine")
+        assert row.prompt_expected is None
+        assert ended(decided(), usage=Usage(2900, 99, 1500)).row().prompt_expected == 3000
         assert (row.client, row.arm, row.shadows) == (hashed("mine"), "trial", {"prefix": "gpu-0/0"})
         assert row.state == ""
         assert record.row(state=True).state

@@ -42,6 +42,17 @@ def test_the_differences_to_the_runner_up_are_the_reasons() -> None:
     )
 
 
+def test_cached_tokens_are_told_of_the_prompt_that_they_were_counted_in() -> None:
+    """The engine may count fewer tokens than were thought cached by the prompt's bytes."""
+    told = why(row("cost", "ms", BEST, NEXT, prompt_tokens=5_000, prompt_expected=6_100))
+    assert "it holds 5,840 of 6,100 expected prompt tokens (a/0: 172)" in told
+
+
+def test_scores_that_are_no_numbers_are_short() -> None:
+    told = why(row("own", "tokens", one("b/0", 1e300), one("a/0", 1e300)))
+    assert told == "b/0 took it as own chose between equals: a/0 had the same score (1e+300 tokens)"
+
+
 def test_the_time_to_the_first_token_is_taken_apart_where_the_state_tells() -> None:
     parts = {"b/0": {"queue_ms": 30.0, "prefill_ms": 10.0}, "a/0": {"queue_ms": 250.0, "prefill_ms": 73.0}}
     assert why(row("cost", "ms", BEST, NEXT), parts) == (
@@ -98,7 +109,9 @@ def test_nobody() -> None:
     )
     assert why(row("cost", "none", *all_out, worker=None, workers=9)).endswith(" and 5 more not written down")
     assert why(row("cost", "none", worker=None)) == "nobody took it: no worker serves m"
-    assert why(row("", "", worker=None)).startswith("nobody decided")
+    assert why(row("", "", worker=None, http=503)) == "nobody decided: the request ended before"
+    assert why(row("", "", worker=None, http=499)) == "nobody decided: the client left before"
+    assert why(row("", "", worker=None, http=500)).startswith("nobody decided: the policy failed; the log")
     able = [one("a/0", 1.0), out("b/0", "draining")]
     assert (
         why(row("mine", "x", *able, worker=None))

@@ -12,7 +12,7 @@ from rich.table import Table
 from pointsman.edge.decisions.explained import Explained
 from pointsman.edge.decisions.skew import SkewReport
 from pointsman.edge.decisions.what_if import Pick, WhatIf, WhatIfSummary
-from pointsman.edge.decisions.words import amount, count, percent
+from pointsman.edge.decisions.words import amount, count, percent, plain
 from pointsman.edge.telemetry.decision_row import DecisionRow, LoggedCandidate
 
 _MOST_ROWS = 16
@@ -226,11 +226,7 @@ def _term(name: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    if abs(value) >= 100 or value == round(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return "–" if value is None else plain(value)
 
 
 def _table() -> Table:

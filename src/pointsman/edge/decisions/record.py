@@ -14,6 +14,7 @@ from pointsman.edge.decisions.candidates import exclusions, logged_candidates
 from pointsman.edge.decisions.predicted import predicted_times
 from pointsman.edge.decisions.state import pack_state
 from pointsman.edge.telemetry.decision_row import MOST_CANDIDATES, DecisionRow, hashed, pack_keys
+from pointsman.edge.telemetry.token_times import mean_itl_ms
 from pointsman.edge.wire.usage import Usage
 
 RUNNING = "running"
@@ -65,7 +66,8 @@ class DecisionRecord:
             self.predicted_ttft_ms, self.predicted_tpot_ms = predicted_times(self.request, decision, times)
         if self.first_ms is not None and self.dispatched_ms is not None:
             self.ttft_ms = self.first_ms - self.dispatched_ms
-        self.itl_ms = self._itl_ms()
+        tokens = None if self.usage is None else self.usage.completion_tokens
+        self.itl_ms = mean_itl_ms(self.first_ms, self.last_ms, tokens, self.events, self.request.sequences)
         self.size_bytes = self._size_bytes()
 
     # ---- what it is searched by
@@ -143,6 +145,8 @@ class DecisionRecord:
         if usage is not None:
             if usage.prompt_tokens is not None:
                 row.prompt_tokens, row.prompt_from = usage.prompt_tokens, "engine"
+                if usage.prompt_tokens != request.prompt_tokens:
+                    row.prompt_expected = request.prompt_tokens
             if usage.completion_tokens is not None:
                 row.output_tokens = usage.completion_tokens
             row.cached_reported = usage.cached_tokens
@@ -160,14 +164,6 @@ class DecisionRecord:
 
     def _after(self, at_ms: float | None) -> float | None:
         return None if at_ms is None else round(at_ms - self.request.arrival_ms, 3)
-
-    def _itl_ms(self) -> float | None:
-        """By the tokens that the engine counted, as pieces of a stream may hold several; else by its pieces."""
-        if self.first_ms is None or self.last_ms is None:
-            return None
-        counted = None if self.usage is None else self.usage.completion_tokens
-        steps = (counted / self.request.sequences if counted else self.events) - 1
-        return (self.last_ms - self.first_ms) / steps if steps >= 1 else None
 
     def _size_bytes(self) -> int:
         request, decision = self.request, self.decision

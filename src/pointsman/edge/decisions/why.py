@@ -28,6 +28,12 @@ _BY_HASH = ("session",)
 _BY_CHANCE = ("random",)
 _TIES_BY_CHANCE = ("cost", "kv", "prefix", "least_loaded")
 
+_UNDECIDED = {
+    499: "the client left before",
+    500: "the policy failed; the log of the front end says why",
+}
+"""By the status that the client got."""
+
 Parts = Mapping[str, Mapping[str, float]]
 """What a term is made of, by worker: for example queue_ms and prefill_ms of ttft_ms."""
 
@@ -148,15 +154,22 @@ def _with_cache(
     if chosen.cached <= runner.cached or not set(better) & set(_CACHE_TERMS):
         return f"it means {listed(told)}"
     if better[0] not in _CACHE_TERMS:
-        held = f"{chosen.cached:,} of {row.prompt_tokens:,} prompt tokens, {runner.worker} {runner.cached:,}"
+        held = f"{chosen.cached:,} of {_prompt(row)}, {runner.worker} {runner.cached:,}"
         return f"it means {listed(told)} (it holds {held})"
-    fact = f"it holds {chosen.cached:,} of {row.prompt_tokens:,} prompt tokens ({runner.worker}: {runner.cached:,})"
+    fact = f"it holds {chosen.cached:,} of {_prompt(row)} ({runner.worker}: {runner.cached:,})"
     if better[0] in _PREFILL_TERMS:
         rest = f", and it means {listed(told[1:])}" if told[1:] else ""
         return (
             f"{fact}, which saves {told[0].removesuffix(_LESS_PREFILL).removesuffix(_LESS_COMPUTED)} of prefill{rest}"
         )
     return f"{fact} and means {listed(told)}"
+
+
+def _prompt(row: DecisionRow) -> str:
+    """As the decision went by it: what is thought cached is counted the same way."""
+    if row.prompt_expected is None:
+        return f"{row.prompt_tokens:,} prompt tokens"
+    return f"{row.prompt_expected:,} expected prompt tokens"
 
 
 def _although(worse: list[str], chosen: LoggedCandidate) -> str:
@@ -187,7 +200,7 @@ def _only_one(row: DecisionRow, chosen: LoggedCandidate, excluded: list[LoggedCa
 
 def _nobody(row: DecisionRow, excluded: list[LoggedCandidate]) -> str:
     if not row.policy:
-        return "nobody decided: the request ended before, or the policy failed"
+        return f"nobody decided: {_UNDECIDED.get(row.http, 'the request ended before')}"
     if not row.workers:
         return f"nobody took it: no worker serves {row.model}"
     if len(excluded) < len(row.candidates):

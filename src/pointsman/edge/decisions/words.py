@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_MANY = 1e12
+"""From here on digits tell nothing: what has no number at all is written down as 1e300."""
+
+
+def plain(value: float, digits: int = 3, whole_from: float = 100) -> str:
+    """`0.25`, `8.3`, `1,283`: whole numbers and large ones as they are, others with so many digits."""
+    size = abs(value)
+    if size < _MANY and (size >= whole_from or value == round(value)):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
 
 def ms(value: float) -> str:
     """Three digits are enough to be told: `0.25 ms`, `8.3 ms`, `283 ms`, `12.4 s`."""
     size = abs(value)
-    if size >= 10_000:
+    if 10_000 <= size < _MANY:
         return f"{value / 1000:,.1f} s"
-    if size >= 100 or value == 0:
-        return f"{value:,.0f} ms"
-    return f"{value:.3g} ms" if size >= 0.001 else "under 0.001 ms"
+    return f"{plain(value)} ms" if size >= 0.001 or value == 0 else "under 0.001 ms"
 
 
 def amount(value: float, unit: str) -> str:
     """A value in the unit of a policy's scores."""
     if unit == "ms":
         return ms(value)
-    number = f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.4g}"
+    number = plain(value, 4, 1000)
     return number if unit in ("", "none") else f"{number} {singular(unit) if value == 1 else unit}"
 
 

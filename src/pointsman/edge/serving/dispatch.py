@@ -27,6 +27,7 @@ from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.relay import Defect, Ending, EngineTimeoutError, Relay
 from pointsman.edge.serving.results import result_of
 from pointsman.edge.serving.timeouts import Timeouts
+from pointsman.edge.telemetry.token_times import mean_itl_ms
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.body import ensure_stream_usage
 from pointsman.edge.wire.http1_client import (
@@ -265,8 +266,10 @@ class Dispatcher:
         if relay.first_ms is None:
             return
         traffic.ttft_s.observe((relay.first_ms - request.arrival_ms) / 1000)
-        if relay.events > 2:
-            traffic.itl_s.observe((relay.last_ms - relay.first_ms) / 1000 / (relay.events - 1))
+        tokens = usage.completion_tokens if usage else None
+        itl_ms = mean_itl_ms(relay.first_ms, relay.last_ms, tokens, relay.events, request.sequences)
+        if itl_ms is not None:
+            traffic.itl_s.observe(itl_ms / 1000)
 
     def _reject(self, exchange: Exchange, decision: Decision) -> None:
         plan = decision.plan

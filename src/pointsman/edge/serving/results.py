@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pointsman.core.trials.tally import End, Result
 from pointsman.edge.serving.exchange import Exchange
-from pointsman.edge.serving.relay import Relay
+from pointsman.edge.telemetry.token_times import mean_itl_ms
 
 _TIMED_OUT = 504
 
@@ -27,19 +27,14 @@ def result_of(exchange: Exchange, now_ms: float) -> Result:
     if relay is None or end is not End.FINISHED:
         return Result(end=end, at_ms=now_ms, prompt_tokens=request.prompt_tokens, ttft_ms=ttft_ms)
     usage = relay.usage
-    tokens = usage.completion_tokens if usage is not None and usage.completion_tokens else relay.events
+    counted = None if usage is None else usage.completion_tokens
+    tokens = counted or relay.events
     return Result(
         end=end,
         at_ms=now_ms,
         prompt_tokens=(usage.prompt_tokens if usage is not None else None) or request.prompt_tokens,
         cached_tokens=None if usage is None else usage.cached_tokens,
         ttft_ms=ttft_ms,
-        itl_ms=_itl_ms(relay),
+        itl_ms=mean_itl_ms(first_ms, relay.last_ms, counted, relay.events, request.sequences),
         pace_ms=(relay.last_ms - request.arrival_ms) / tokens if tokens else None,
     )
-
-
-def _itl_ms(relay: Relay) -> float | None:
-    if relay.first_ms is None or relay.events <= 2:
-        return None
-    return (relay.last_ms - relay.first_ms) / (relay.events - 1)

@@ -56,6 +56,8 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     prompt_tokens: int
     prompt_from: str
     """Who says so: engine, tokenizer or estimate (from its length)."""
+    prompt_expected: int | None = None
+    """Tokens that the decision went by, where the engine counted another number."""
     output_tokens: int = 0
     """As the engine says, else events of the stream that came."""
     prompt_bytes: int = 0
