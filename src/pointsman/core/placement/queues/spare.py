@@ -23,12 +23,13 @@ def grown(books: Books) -> Books:
     while not books.is_late() and (gang := line.next(books.usage)) is not None:
         before = books.state.placements[gang.name]
         capped = _capped(gang, before, books.usage.room(gang.queue))
-        if not any(_has_room(books, capped, before, group) for group in capped.groups):
-            continue
-        after = None
         why = books.why.get(gang.name, _SPARE)
-        if gang.name not in books.since_s and why.cause is Cause.WAITING:
+        is_new = gang.name not in books.since_s and why.cause is Cause.WAITING
+        after = None
+        if is_new and any(_has_room(books, capped, before, group, movable=True) for group in capped.groups):
             after = _afresh(books, capped, before)
+        if after is None and not any(_has_room(books, capped, before, group) for group in capped.groups):
+            continue
         if after is None:
             found = books.try_place(capped, before, elastic=True)
             if not isinstance(found, Unplaced) and len(found.pods) > len(before.pods):
@@ -61,17 +62,33 @@ def _capped(gang: Gang, have: Placement, room: Amounts) -> Gang:
     return replace(gang, groups=tuple(replace(group, max_replicas=counts[group.name] or 1) for group in gang.groups))
 
 
-def _has_room(books: Books, gang: Gang, have: Placement, group: RoleGroup) -> bool:
-    """Whether any node has room for one pod of a role that lacks replicas: most of the time none has."""
+def _has_room(books: Books, gang: Gang, have: Placement, group: RoleGroup, *, movable: bool = False) -> bool:
+    """Whether one replica more of a role might fit, as far as counts of pods by node say: most of the time none does.
+
+    What is required to be together has chosen its domain already, unless the gang is still `movable`.
+    """
     if have.replicas[group.name] >= group.max_replicas:
         return False
     state, asks = books.state, group.requests
     fits = state.up & state.suitability.of(group)
     if books.closed is not None:
         fits = fits & ~books.closed
-    fits = fits & (state.cpu_free_milli >= asks.cpu_milli) & (state.memory_free_bytes >= asks.memory_bytes)
+    for scope in gang.scopes():
+        there = next((pod.node for pod in have.pods if pod.role in scope.roles), None)
+        if not movable and scope.required and group.name in scope.roles and there is not None:
+            of_node = state.domains.of_node[state.topology.index(scope.level)]
+            fits = fits & (of_node == of_node[state.row_of[there]])
+    size = group.pods_per_replica
+    room = np.where(fits, size, 0)
     if asks.whole_gpus:
-        fits = fits & (state.whole_free >= asks.whole_gpus)
+        np.minimum(room, state.whole_free // asks.whole_gpus, out=room)
     elif asks.gpu_milli:
-        fits = fits & (state.device_free_milli.max(axis=1, initial=0) >= asks.gpu_milli)
-    return bool(np.any(fits))
+        np.minimum(room, (np.maximum(state.device_free_milli, 0) // asks.gpu_milli).sum(axis=1), out=room)
+    if asks.cpu_milli:
+        np.minimum(room, state.cpu_free_milli // asks.cpu_milli, out=room)
+    if asks.memory_bytes:
+        np.minimum(room, state.memory_free_bytes // asks.memory_bytes, out=room)
+    if size > 1 and group.replica_required is not None:
+        of_node = state.domains.of_node[state.topology.index(group.replica_required)]
+        return bool(np.bincount(of_node, room).max(initial=0) >= size)
+    return bool(room.sum() >= size)
