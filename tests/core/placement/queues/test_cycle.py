@@ -242,6 +242,13 @@ def test_what_nobody_waits_for_goes_to_elastic_replicas_within_limits() -> None:
     assert result.state.placements["wide"].gang.groups[0].max_replicas == 9
 
 
+def test_a_role_without_a_floor_keeps_to_limits_too() -> None:
+    tree = QueueTree((Queue("default", limit=gpus(8)),))
+    both = Gang("both", (role("worker", 1), role("extra", 0, most=2)))
+    assert run(empty(4), [both], tree=tree).state.placements["both"].replicas == {"worker": 1, "extra": 0}
+    assert run(empty(4), [both]).state.placements["both"].replicas == {"worker": 1, "extra": 2}
+
+
 def test_floors_go_where_elastic_replicas_fit_too() -> None:
     state = with_gangs(empty(8), gang("there", 3))
     wide = Gang("wide", (role("worker", 1, most=4, required="rack"),))

@@ -9,9 +9,10 @@ import numpy as np
 from pointsman.core.placement.gang import Gang, RoleGroup
 from pointsman.core.placement.plan import Placement, Unplaced
 from pointsman.core.placement.queues.actions import Cause, Why
-from pointsman.core.placement.queues.amounts import Amounts, amounts_of
+from pointsman.core.placement.queues.amounts import NONE, Amounts, amounts_of, minus
 from pointsman.core.placement.queues.books import Books
 from pointsman.core.placement.queues.order import FairOrder
+from pointsman.core.placement.queues.usage import held_by
 
 _SPARE = Why(Cause.SPARE)
 
@@ -34,8 +35,11 @@ def grown(books: Books) -> Books:
             found = books.try_place(capped, before, elastic=True)
             if not isinstance(found, Unplaced) and len(found.pods) > len(before.pods):
                 after = replace(found, gang=gang)
+        # Roles without a floor can't be cut to nothing, so the limits are looked at once more.
         if after is not None:
-            books = books.exchanged(after, why)
+            more = minus(held_by(after), held_by(before))
+            if books.usage.refusal(gang, more, NONE) is None:
+                books = books.exchanged(after, why)
     return books
 
 
