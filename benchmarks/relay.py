@@ -18,12 +18,12 @@ from harness.histogram import median, ratio
 from harness.load_spec import LoadReport, LoadSpec
 from harness.loading import run_load, set_pace
 from harness.processes import Processes, processes
-from harness.subjects import HELD_AT_START, KV_SUBJECT, Running, Subject, direct, installed, start_mock_engines
+from harness.subjects import EXACT_SUBJECT, HELD_AT_START, Running, Subject, direct, installed, start_mock_engines
 
 ENGINES = 4
 SCENARIOS = ("saturated", "paced", "single")
 LONG = "long"
-LONG_SUBJECTS = ("pointsman prefix", KV_SUBJECT, "vllm-router cache_aware", "dynamo kv")
+LONG_SUBJECTS = ("pointsman prefix", EXACT_SUBJECT, "vllm-router cache_aware", "dynamo kv")
 _SHORT_PROMPTS, _LONG_PROMPTS = HELD_AT_START
 PACED_ITL_MS = 5
 PACED_RATE_PER_S = 200.0
@@ -58,7 +58,7 @@ def run(options: Options, only: Sequence[str] | None) -> dict[str, Any]:
         for turn in range(options.rounds):
             _measure_round(options, turn, _rotated(running, turn), reports, group.pids())
             print(f"round {turn + 1} of {options.rounds} done", flush=True)
-        predicted = [_predicted(each, options) for each in running if each.name == KV_SUBJECT]
+        predicted = [_predicted(each, options) for each in running if each.name == EXACT_SUBJECT]
         return {
             "versions": {name: version for name, (_, version) in subjects.items()},
             "predicted_cached_tokens": sum(predicted),

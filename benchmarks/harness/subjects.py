@@ -21,7 +21,7 @@ BENCHMARKS = ROOT / "benchmarks"
 PEERS = ROOT / ".venv-peers"
 DYNAMO = ROOT / ".venv-dynamo"
 TOKENIZER = DYNAMO / "model"
-KV_SUBJECT = "pointsman auto (kv)"
+EXACT_SUBJECT = "pointsman auto (cost)"
 HELD_AT_START = (Beginnings(), Beginnings(prefix_words=1_800, tail_words=200, history_messages=9))
 """What engines with KV events hold before the load begins: the short prompts' beginnings, and long histories."""
 FRONT_END_CORE = 1
@@ -114,18 +114,18 @@ def _serve(processes: Processes, name: str, policy: str, engines: Sequence[int])
     return Running(name, port, mock_answers.MODEL, pid, admin_port=admin_port, pace_port=engines[0])
 
 
-def _pointsman_kv() -> Subject:
+def _pointsman_exact() -> Subject:
     """Exact: engines of its own that send KV events, so that the other front ends pay for none of it."""
 
     def start(processes: Processes, engines: Sequence[int]) -> Running:
         beginnings = msgspec.json.encode(HELD_AT_START).decode()
         options = ("--tokenizer", str(TOKENIZER), "--beginnings", beginnings)
         ports = _start_mock(processes, "mock-engine-kv", len(engines), *options)
-        running = _serve(processes, KV_SUBJECT, "auto", ports)
+        running = _serve(processes, EXACT_SUBJECT, "auto", ports)
         kv_status.await_exact(running.admin_port, len(engines))
         return running
 
-    return Subject(KV_SUBJECT, lambda: _pointsman_version() if TOKENIZER.is_dir() else None, start)
+    return Subject(EXACT_SUBJECT, lambda: _pointsman_version() if TOKENIZER.is_dir() else None, start)
 
 
 def _pointsman_version() -> str | None:
@@ -199,7 +199,7 @@ def installed_version(venv: Path, package: str) -> str | None:
 ALL: tuple[Subject, ...] = (
     _pointsman("round_robin"),
     _pointsman("prefix"),
-    _pointsman_kv(),
+    _pointsman_exact(),
     _rust_router("vllm-router", "vllm_router.launch_router", "round_robin"),
     _rust_router("vllm-router", "vllm_router.launch_router", "cache_aware"),
     _rust_router("sglang-router", "sglang_router.launch_router", "round_robin"),

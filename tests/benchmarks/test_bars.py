@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 from harness import bars
-from harness.subjects import KV_SUBJECT
+from harness.subjects import EXACT_SUBJECT
 
 RESULTS: dict[str, dict[str, Any]] = {
     "decision": {"summary": {"cost/8/6400": {"total_p50_us": 80.0, "peer_p50_us": 100.0, "total_p99_us": 1.0}}},
     "relay": {
         "summary": {
-            KV_SUBJECT: {"cpu_us": 600.0, "requests_per_s": 1_200.0, "idle_rss_mb": 94.0},
+            EXACT_SUBJECT: {"cpu_us": 600.0, "requests_per_s": 1_200.0, "idle_rss_mb": 94.0},
             "dynamo kv": {"cpu_us": 1_000.0, "requests_per_s": 1_000.0},
         }
     },
@@ -48,8 +48,8 @@ def test_each_bar_is_judged_by_its_own_direction() -> None:
         lines["decision of cost from token ids, 8 workers, 400 blocks: p50 ÷ Dynamo's SelectionService"]
         == "**not reached**"
     )
-    assert lines["CPU of a streamed request, exact kv ÷ Dynamo kv"] == "reached"
-    assert lines["requests/s on one core, 64 clients, exact kv ÷ Dynamo kv"] == "**not reached**"
+    assert lines["CPU of a streamed request, exact cost ÷ Dynamo kv"] == "reached"
+    assert lines["requests/s on one core, 64 clients, exact cost ÷ Dynamo kv"] == "**not reached**"
     assert lines["memory of an idle front end with a tokenizer"] == "reached"
     assert lines["index: memory of a (block, worker) pair, 1 worker a block"] == "reached"
     assert lines["one default policy ÷ the best, tok/s, shared prompts with uniform popularity"] == "reached"
@@ -83,5 +83,5 @@ def test_what_is_missing_is_said_to_be_not_measured() -> None:
 
 def test_a_line_has_the_bar_and_what_was_measured() -> None:
     table = bars.markdown(RESULTS)
-    assert "| CPU of a streamed request, exact kv ÷ Dynamo kv | ≤ 0.65 × | 0.60 × | reached |" in table
+    assert "| CPU of a streamed request, exact cost ÷ Dynamo kv | ≤ 0.65 × | 0.60 × | reached |" in table
     assert "| memory of an idle front end with a tokenizer | ≤ 100 MB | 94.00 MB | reached |" in table
