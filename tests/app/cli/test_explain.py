@@ -73,6 +73,24 @@ def log(tmp_path: Path) -> Path:
     return write(tmp_path / "d.jsonl", decided(3), decided(4, state=""))
 
 
+def test_logs_of_several_front_ends_are_one(run: Run, tmp_path: Path) -> None:
+    """`serve --processes` writes one a front end; the youngest of all are the last, not those of the last file."""
+    write(tmp_path / "d[1].1.jsonl.1", decided(1))
+    write(tmp_path / "d[1].1.jsonl", decided(4), decided(6))
+    write(tmp_path / "d[1].2.jsonl", decided(2), decided(3), decided(5))
+    for logs in (("--log", tmp_path / "d[1].jsonl"),
+                 ("--log", tmp_path / "d[1].1.jsonl", "--log", tmp_path / "d[1].2.jsonl")):  # fmt: skip
+        code, _, err = run("--last", 4, *logs, "--json", tmp_path / "told.json")
+        assert (code, err) == (0, "")
+        told = json.loads((tmp_path / "told.json").read_bytes())["decisions"]
+        assert [one["decision"]["id"] for one in told] == ["r6", "r5", "r4", "r3"]
+        assert [Path(one["source"]).name for one in told][:2] == ["d[1].1.jsonl", "d[1].2.jsonl"]
+    assert run("r1", "--log", tmp_path / "d[1].jsonl")[0] == 0
+    code, _, err = run("--last", 1, "--log", tmp_path / "e.jsonl")
+    assert code == 2
+    assert "e.jsonl: can't be read" in err
+
+
 def test_one_decision_for_people(run: Run, log: Path) -> None:
     code, out, err = run("r1", "--log", log)
     assert (code, err) == (0, "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
+from glob import escape
 from pathlib import Path
 
 import msgspec
@@ -21,13 +23,18 @@ _HEADER_START = b'{"' + MARK.encode()
 
 
 class LogFiles:
-    """The log at `path` and `path.1`, `path.2`, … before it. Read anew each time: it may be larger than memory.
+    """Each log at `path` and `path.1`, `path.2`, … before it; those of several front ends as one.
+
+    Of `serve --processes` `decisions.jsonl` stands for `decisions.1.jsonl`, `decisions.2.jsonl` and so on. Files are
+    read anew each time: they may be larger than memory.
 
     Raises TraceError for a file that can't be read, is of a later format, or holds no decision.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._files = [file for path in paths for file in _with_rotated(path)]
+        each = dict.fromkeys(one for path in paths for one in _of_processes(path))
+        self._logs = [_with_rotated(path) for path in each]
+        self._files = [file for files in self._logs for file in files]
         self._bad: dict[tuple[Path, int], str] = {}
 
     @property
@@ -91,8 +98,16 @@ class LogFiles:
         return {}
 
     def _rows(self) -> Iterator[tuple[DecisionRow, Path]]:
+        """In the order in which their requests ended, of several logs as well as of one."""
         any_row = False
-        for file in self._files:
+        for found in heapq.merge(*(self._rows_of(files) for files in self._logs), key=_ended_ms):
+            any_row = True
+            yield found
+        if self._bad and not any_row:
+            raise TraceError(f"{self._files[-1]}: no decision log: {next(iter(self._bad.values()))}")
+
+    def _rows_of(self, files: Sequence[Path]) -> Iterator[tuple[DecisionRow, Path]]:
+        for file in files:
             for number, line in read_lines(file):
                 if line.startswith(_HEADER_START):
                     _check(file, number, line)
@@ -102,10 +117,11 @@ class LogFiles:
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     self._bad[file, number] = str(error)
                     continue
-                any_row = True
                 yield row, file
-        if self._bad and not any_row:
-            raise TraceError(f"{self._files[-1]}: no decision log: {next(iter(self._bad.values()))}")
+
+
+def _ended_ms(found: tuple[DecisionRow, Path]) -> float:
+    return found[0].at_ms + (found[0].last_token_ms or 0.0)
 
 
 def _check(file: Path, number: int, line: bytes) -> None:
@@ -119,10 +135,22 @@ def _check(file: Path, number: int, line: bytes) -> None:
         )
 
 
+def _of_processes(path: Path) -> list[Path]:
+    """The path itself where such a file is, else those that `serve --processes` makes of its name."""
+    if path.exists():
+        return [path]
+    numbers = []
+    for file in path.parent.glob(f"{escape(path.stem)}.*{escape(path.suffix)}"):
+        number = file.name.removeprefix(f"{path.stem}.").removesuffix(path.suffix)
+        if number.isascii() and number.isdigit() and file.name == f"{path.stem}.{number}{path.suffix}":
+            numbers.append((int(number), file))
+    return [file for _, file in sorted(numbers)] or [path]
+
+
 def _with_rotated(path: Path) -> list[Path]:
     """Oldest first."""
     older = []
-    for file in path.parent.glob(f"{path.name}.*"):
+    for file in path.parent.glob(f"{escape(path.name)}.*"):
         number = file.name.removeprefix(f"{path.name}.")
         if number.isdigit():
             older.append((int(number), file))
