@@ -166,10 +166,13 @@ class ExactBench:
 def measure(
     policy: str, workers: int, tokens: int, *, requests: int, sessions: int, in_flight_per_worker: int, seed: int
 ) -> dict[str, Percentiles]:
-    """One round of one case; the first half as many requests warm up. BenchmarkError: what is known was not found."""
+    """One round of one case. BenchmarkError: what is known was not found.
+
+    As many requests before warm up: with many workers the ring of records is full then, and takes no more memory.
+    """
     prompts = TokenPrompts(sessions, tokens, seed)
     bench = ExactBench(policy, workers, prompts)
-    warm_up = max(requests // 2, sessions * 2)
+    warm_up = max(requests, sessions * 2)
     for number in range(warm_up + requests):
         if number == warm_up:
             for seconds in bench.seconds.values():
