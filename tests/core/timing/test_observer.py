@@ -43,6 +43,17 @@ def test_the_pacer_tells_the_steps_and_the_others_the_batch() -> None:
         assert interval.end_ms == 100 + 16 * (number + 1) * STEP_MS
 
 
+def test_tokens_that_were_held_up_and_came_together_tell_nothing() -> None:
+    observer = WorkerObserver()
+    observer.started("a", 0.0, 100)
+    observer.first_token("a", 400.0)
+    assert observer.tokens("a", 1, 400.01) is None
+    assert observer.tokens("a", 20, 400.02) is None, "no engine takes a step in a microsecond"
+    told = observer.tokens("a", 20, 440.02)
+    assert told is not None, "what comes one by one later is told by itself"
+    assert (told.elapsed_ms, told.steps) == (pytest.approx(40.0), 20.0)
+
+
 def test_a_prompt_counts_where_its_first_token_fell_and_is_never_cut_in_two() -> None:
     observer = WorkerObserver()
     observer.started("a", 0.0, 100)

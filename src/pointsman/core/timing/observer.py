@@ -26,6 +26,8 @@ SHORTEST_STEPS = 16
 LONGEST_STEPS = 64
 SHORTEST_SPAN_STEPS = 8
 """Of a request whose tokens were only counted at its end."""
+SHORTEST_STEP_MS = 0.1
+"""No engine's step is shorter: tokens that are less apart were held up on their way and came together."""
 _SAME_STEP_MS = 1.0
 """First tokens that come together were computed together."""
 _NO_DECODES = 0.05
@@ -310,7 +312,7 @@ class WorkerObserver:
 
     def _interval(self, mark: _Mark, now_ms: float, steps: int, alone: float) -> Interval | None:
         elapsed_ms = now_ms - mark.at_ms
-        if elapsed_ms <= 0:
+        if elapsed_ms <= 0 or elapsed_ms < steps * SHORTEST_STEP_MS:
             return None
         steps_per_ms = steps / elapsed_ms
         sequence_steps = (self._sequences_ms - mark.sequences_ms) * steps_per_ms
