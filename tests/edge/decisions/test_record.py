@@ -52,6 +52,13 @@ class TestCandidates:
             assert cut[:2] == told[:2]
             assert made.worker in {one.worker for one in cut}
 
+    def test_weights_are_told_where_they_are_not_1(self) -> None:
+        view = FleetView.of(["a/0", "b/0"], weight_permille=[1000, 2500], running=[0, 1])
+        made = decided(policy="least_loaded", view=view).decision
+        assert made is not None
+        assert [one.weight for one in logged_candidates(made)] == [1.0, 2.5]
+        assert [b"weight" in msgspec.json.encode(one) for one in logged_candidates(made)] == [False, True]
+
     def test_the_chosen_one_is_first_among_equals(self) -> None:
         view = FleetView.of(["a/0", "b/0", "c/0"])
         made = decision("p", request(), view, 0.0, 2, np.zeros(3), "ms")

@@ -46,11 +46,56 @@ def hot(number: int, rng: random.Random) -> list[int]:
     return list(range(100)) + own if rng.random() < 0.5 else own
 
 
+class Weighted:
+    name = "weighted"
+
+    def decide(self, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random) -> Decision:
+        row = int(int(request.id[1:]) % 5 > 0)
+        return decision(self.name, request, view, now_ms, row, view.load, "requests")
+
+
+class Share:
+    """The first so many go to a/0."""
+
+    name = "share"
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+
+    def decide(self, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random) -> Decision:
+        row = int(int(request.id[1:]) >= self._first)
+        return decision(self.name, request, view, now_ms, row, view.load, "requests")
+
+
 @pytest.mark.parametrize("policy", [RandomChoice(), RoundRobin(), LeastLoaded(), Kv()], ids=lambda one: one.name)
 def test_no_imbalance_beyond_chance(policy: Policy) -> None:
     one = report(dealt(policy, COUNT))
     assert (one.verdict, one.causes) == ("even", [])
     assert "no imbalance beyond chance" in one.sentence
+
+
+def test_weights_of_a_log_are_those_of_its_decisions() -> None:
+    """A log has no facts of workers; b/0 was given 4 times as much as a/0, on purpose."""
+    rows = dealt(Weighted(), COUNT, workers=("a/0", "b/0"))
+    assert report(rows).verdict == "skewed"
+    for row in rows:
+        for one in row.candidates:
+            one.weight = 4.0 if one.worker == "b/0" else 1.0
+    told = report(rows)
+    assert told.verdict == "even", told.sentence
+    assert [one.fair_share for one in told.workers] == [0.2, 0.8]
+    facts = (WorkerFacts("a/0"), WorkerFacts("b/0"))
+    assert report(rows, *facts).verdict == "skewed"  # what a front end says now counts more
+
+
+def test_an_imbalance_that_chance_makes_now_and_then_is_told_so() -> None:
+    """1.3 times its share is seldom by chance, but not seldom enough to be called skewed."""
+    rows = dealt(Share(39), 60, workers=("a/0", "b/0"))
+    told = report(rows)
+    assert told.verdict == "even"
+    assert told.by_requests.most > told.by_requests.most_by_chance
+    assert f"which {100 * told.by_requests.most_chance:.1f} % of random deals reach, too" in told.sentence
+    assert 0.01 <= told.by_requests.most_chance < 0.1
 
 
 def test_many_equal_keys_are_even() -> None:

@@ -37,6 +37,7 @@ def logged_candidates(decision: Decision, most: int | None = None) -> list[Logge
         excluded[order].tolist(),
         view.column(Column.CACHED_TOKENS)[order].tolist(),
         view.load[order].tolist(),
+        view.column(Column.WEIGHT_PERMILLE)[order].tolist(),
         strict=True,
     )
     return [
@@ -47,8 +48,9 @@ def logged_candidates(decision: Decision, most: int | None = None) -> list[Logge
             cached=cached,
             load=load,
             terms={name: values[i] for name, values in terms},
+            weight=weight / 1000,
         )
-        for i, (row, score, reason, cached, load) in enumerate(columns)
+        for i, (row, score, reason, cached, load, weight) in enumerate(columns)
     ]
 
 

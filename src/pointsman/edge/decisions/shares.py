@@ -15,7 +15,7 @@ from pointsman.edge.telemetry.decision_row import DecisionRow
 _DEALS = 500
 _UNLIKELY = 0.01
 """Chance of such a maximum when requests are dealt at random, below which it is no chance."""
-_WORTH_RATIO = 1.2
+WORTH_RATIO = 1.2
 """Times its fair share from which on the busiest worker is worth a word."""
 TOO_FEW = 0.75
 """Of its fair share, below which a worker is worth a word."""
@@ -39,7 +39,7 @@ class Skew:
     @property
     def too_much(self) -> bool:
         """For the busiest worker: it is no chance, and enough to matter."""
-        return self.most_chance < _UNLIKELY and self.most >= _WORTH_RATIO
+        return self.most_chance < _UNLIKELY and self.most >= WORTH_RATIO
 
     @property
     def too_little(self) -> bool:
@@ -79,7 +79,7 @@ def shares(rows: Iterable[DecisionRow], facts: Mapping[str, WorkerFacts]) -> Sha
     workers = tuple(sorted(known | set(facts)))
     index = {worker: number for number, worker in enumerate(workers)}
     taken = tuple(row for row in every if row.worker is not None)
-    weights = np.array([facts[worker].weight if worker in facts else 1.0 for worker in workers], dtype=np.float64)
+    weights = np.array(_weights(workers, every, facts), dtype=np.float64)
     fair = weights / weights.sum() if weights.sum() > 0 else np.full(len(workers), 1 / max(1, len(workers)))
     where = np.array([index[row.worker or ""] for row in taken], dtype=np.intp)
     times = np.array([time_there_ms(row) for row in taken], dtype=np.float64)
@@ -93,6 +93,14 @@ def shares(rows: Iterable[DecisionRow], facts: Mapping[str, WorkerFacts]) -> Sha
         by_requests=_skew(where, ones, fair),
         by_time=_skew(where, times, fair),
     )
+
+
+def _weights(workers: Sequence[str], rows: Sequence[DecisionRow], facts: Mapping[str, WorkerFacts]) -> list[float]:
+    """Of each worker now; else, as a log has no facts, in the youngest decision that tells it."""
+    told: dict[str, float] = {}
+    for row in sorted(rows, key=lambda row: row.at_ms):
+        told.update((one.worker, one.weight) for one in row.candidates)
+    return [facts[worker].weight if worker in facts else told.get(worker, 1.0) for worker in workers]
 
 
 def time_there_ms(row: DecisionRow) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from pointsman.edge.decisions.facts import WorkerFacts
-from pointsman.edge.decisions.shares import Shares, Skew, median_itl_ms, shares
+from pointsman.edge.decisions.shares import WORTH_RATIO, Shares, Skew, median_itl_ms, shares
 from pointsman.edge.decisions.skew_causes import SkewCause, causes_of
 from pointsman.edge.decisions.words import count, percent
 from pointsman.edge.telemetry.decision_row import DecisionRow
@@ -116,12 +116,16 @@ def _told(dealt: Shares, skewed: Skew, what: str) -> str:
     of = f"{len(dealt.rows):,} requests" if what == "requests" else f"the time that {len(dealt.rows):,} requests took"
     little = skewed.too_little and not skewed.too_much
     who = int(over.argmin() if little else over.argmax())
-    ratio, chance = (skewed.least, skewed.least_by_chance) if little else (skewed.most, skewed.most_by_chance)
-    return (
+    ratio, bound = (skewed.least, skewed.least_by_chance) if little else (skewed.most, skewed.most_by_chance)
+    told = (
         f"{dealt.workers[who]} got {percent(float(loads[who] / max(1e-9, loads.sum())))} of {of}, {ratio:.2f} times "
-        f"its share among {len(dealt.workers)} workers, where random dealing gives {'down' if little else 'up'} to "
-        f"{chance:.2f}"
+        f"its share among {len(dealt.workers)} workers, "
     )
+    if ratio > bound and not skewed.is_skewed:
+        if skewed.most < WORTH_RATIO:
+            return told + f"which is more than random dealing gives ({bound:.2f}), but too little to matter"
+        return told + f"which {100 * skewed.most_chance:.1f} % of random deals reach, too"
+    return told + f"where random dealing gives {'down' if little else 'up'} to {bound:.2f}"
 
 
 def _worker_shares(dealt: Shares) -> list[WorkerShare]:

@@ -40,6 +40,8 @@ class LoggedCandidate(msgspec.Struct, omit_defaults=True):
     load: int = 0
     terms: dict[str, float] = {}
     """What the score is made of."""
+    weight: float = 1.0
+    """That its operator gave it."""
 
 
 class DecisionRow(msgspec.Struct, omit_defaults=True):
