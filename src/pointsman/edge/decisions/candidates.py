@@ -48,7 +48,7 @@ def logged_candidates(decision: Decision, most: int | None = None) -> list[Logge
             cached=cached,
             load=load,
             terms={name: values[i] for name, values in terms},
-            weight=weight / 1000,
+            weight=None if weight == 1000 else weight / 1000,
         )
         for i, (row, score, reason, cached, load, weight) in enumerate(columns)
     ]

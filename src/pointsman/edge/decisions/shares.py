@@ -99,7 +99,7 @@ def _weights(workers: Sequence[str], rows: Sequence[DecisionRow], facts: Mapping
     """Of each worker now; else, as a log has no facts, in the youngest decision that tells it."""
     told: dict[str, float] = {}
     for row in sorted(rows, key=lambda row: row.at_ms):
-        told.update((one.worker, one.weight) for one in row.candidates)
+        told.update((one.worker, one.weight or 1.0) for one in row.candidates)
     return [facts[worker].weight if worker in facts else told.get(worker, 1.0) for worker in workers]
 
 

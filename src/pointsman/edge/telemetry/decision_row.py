@@ -40,8 +40,8 @@ class LoggedCandidate(msgspec.Struct, omit_defaults=True):
     load: int = 0
     terms: dict[str, float] = {}
     """What the score is made of."""
-    weight: float = 1.0
-    """That its operator gave it."""
+    weight: float | None = None
+    """That its operator gave it; None: 1."""
 
 
 class DecisionRow(msgspec.Struct, omit_defaults=True):
