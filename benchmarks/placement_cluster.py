@@ -1,7 +1,7 @@
 """Whole gangs against pods and roles by themselves, on simulated clusters: deadlocks, a busy day, and how long a cycle
 with many waiting gangs takes.
 
-usage: scripts/bench placement_cluster [--quick]
+usage: scripts/bench placement_cluster [--quick] [--html FILE]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -174,7 +175,7 @@ def one_cycle(nodes: int, gangs: int, distinct: bool) -> dict[str, Any]:
     }
 
 
-def run(options: Options) -> Results:
+def run(options: Options, html: Path | None = None) -> Results:
     """All parts one after another."""
     noise = NoiseMeter()
     results: Results = {"two": {name: two_deployments(make()) for name, make in SCHEDULERS.items()}}
@@ -202,7 +203,8 @@ def run(options: Options) -> Results:
                 "actions": {name: [outcome.actions for outcome in each] for name, each in outcomes.items()},
             }
         )
-        _write_html(options, load, outcomes)
+        if html is not None and load == max(options.day_loads):
+            html.write_text(_html(options, load, outcomes), encoding="utf-8")
     results["cycle"] = []
     for nodes in options.cycle_nodes:
         for gangs in options.cycle_gangs:
@@ -213,21 +215,13 @@ def run(options: Options) -> Results:
     return {**results, "foreign_cores": noise.foreign_cores()}
 
 
-def _write_html(options: Options, load: float, outcomes: Mapping[str, list[Outcome]]) -> None:
-    """The report of the busiest day, beside the results; not kept with them."""
-    if load != max(options.day_loads) or options.day_seeds < 2:
-        return
+def _html(options: Options, load: float, outcomes: Mapping[str, list[Outcome]]) -> str:
+    """The report of the busiest day."""
     gpus = options.day_nodes * GPUS_A_NODE
-    facts = Facts(
-        f"{options.day_nodes:,} nodes, {gpus:,} GPUs",
-        options.day_nodes,
-        gpus,
-        options.day_hours,
-        load,
-        ("node", "rack", "zone"),
+    title = f"{options.day_nodes:,} nodes, {gpus:,} GPUs"
+    return cluster_report(
+        Facts(title, options.day_nodes, gpus, options.day_hours, load, ("node", "rack", "zone")), outcomes
     )
-    report.RESULTS.mkdir(exist_ok=True)
-    (report.RESULTS / "placement_cluster.html").write_text(cluster_report(facts, outcomes), encoding="utf-8")
 
 
 def _say(text: str) -> None:
@@ -361,12 +355,13 @@ QUICK = Options(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small clusters and few seeds, nothing written")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="a report of the busiest day")
     arguments = parser.parse_args()
     options = QUICK if arguments.quick else Options()
     return carry_out(
         "placement_cluster",
         options,
-        lambda: run(options),
+        lambda: run(options, arguments.html),
         markdown,
         summary=summary,
         keep=not arguments.quick,
