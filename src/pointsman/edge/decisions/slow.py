@@ -19,6 +19,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pointsman.core.timing.observer import SHORTEST_STEP_MS
 from pointsman.edge.decisions.facts import WorkerFacts
 from pointsman.edge.decisions.prefixes import latest_with
 from pointsman.edge.decisions.words import count, listed, ms
@@ -26,7 +27,7 @@ from pointsman.edge.telemetry.decision_row import DecisionRow
 
 _WORTH_SHARE = 0.2
 """Of the time: lesser causes are not named beside the first."""
-_SLOWER = 1.25
+_SLOWER = 1.5
 """Times as long as its like from which on a worker counts as slow."""
 _SLOWER_TOKENS = 2.0
 """The same by the times between tokens alone, which depend on the load, too."""
@@ -87,7 +88,9 @@ def slow_first_token(
     else:
         causes.append(Cause("front_end", before, "it was not sent before (tokenizing, deciding)"))
     left = row.first_token_ms - before
-    factor = slowness(row, around, facts, times, ttft_ratio)
+    learned_ms = 0.0 if times is None else times.token_ms
+    own = _own_ratio(row, _token_ms(row, around, learned_ms))
+    factor = slowness(row, own, around, facts, times, ttft_ratio)
     if factor >= _SLOWER:
         spent = left * (1 - 1 / factor)
         left -= spent
@@ -106,7 +109,7 @@ def slow_tokens(
     itl = row.itl_ms
     if itl is None or row.worker is None:
         return []
-    factor = slowness(row, around, facts, times, itl_ratio)
+    factor = slowness(row, itl_ratio(row), around, facts, times, itl_ratio)
     causes = []
     left = itl
     if factor >= _SLOWER:
@@ -118,7 +121,7 @@ def slow_tokens(
         if row.predicted_tpot_ms is None
         else min(left, row.predicted_tpot_ms / (1.0 if times is None else max(1.0, times.times_others)))
     )
-    load = next((one.load for one in row.candidates if one.worker == row.worker), 0)
+    load = _load(row)
     if expected is None:
         causes.append(Cause("batch", left, f"with {count(load, 'requests')} beside it, no time was predicted"))
     else:
@@ -154,9 +157,9 @@ def _computing(
 ) -> list[Cause]:
     """Lost and unknown cache, the prompt, the queue and the rest, as they would be at a worker like the others."""
     known = 1.0 if times is None else max(1.0, times.times_others)
-    token_ms = _token_ms(row, around) / factor if times is None else times.token_ms / known
+    token_ms = _token_ms(row, around, 0.0 if times is None else times.token_ms * factor / known) / factor
     found = row.cached if row.cached_reported is None else row.cached_reported
-    lost = max(0, row.cached - found)
+    lost = _lost_tokens(row)
     new = max(0, row.prompt_tokens - found)
     causes = []
 
@@ -220,15 +223,35 @@ def _unknown(row: DecisionRow, around: Sequence[DecisionRow], facts: Mapping[str
     )
 
 
-def _token_ms(row: DecisionRow, around: Sequence[DecisionRow]) -> float:
-    """Least time a new prompt token took at that worker in the requests around it; what they waited is in it, too."""
-    seen = []
-    for one in (row, *_nearest(row, around, same=True)):
-        found = one.cached if one.cached_reported is None else one.cached_reported
-        new = one.prompt_tokens - found
-        if one.first_token_ms is not None and new > 0:
-            seen.append((one.first_token_ms - (one.dispatched_ms or 0.0)) / new)
-    return min(seen, default=0.0)
+def _token_ms(row: DecisionRow, around: Sequence[DecisionRow], learned_ms: float) -> float:
+    """How long a new prompt token takes at that worker, as it is now.
+
+    At most as long as in the request around that had the least time for each, as what it waited is in it, too. What
+    was learned beforehand is too little where requests with more tokens took longer than that.
+    """
+    seen = [one for one in (_computed(one) for one in (row, *_nearest(row, around, same=True))) if one is not None]
+    most = min((ms / new for new, ms in seen), default=0.0)
+    if not learned_ms:
+        return most
+    return max(learned_ms, min(most, _slope([one for one in seen if one != _computed(row)])))
+
+
+def _computed(row: DecisionRow) -> tuple[int, float] | None:
+    """New prompt tokens, and the time from its dispatch to its first token; None where nothing was computed."""
+    found = row.cached if row.cached_reported is None else row.cached_reported
+    new = row.prompt_tokens - found
+    if row.first_token_ms is None or new <= 0:
+        return None
+    return new, row.first_token_ms - (row.dispatched_ms or 0.0)
+
+
+def _slope(seen: Sequence[tuple[int, float]]) -> float:
+    """Median of the time a token more took, over all pairs of requests that are apart by half of the most tokens."""
+    apart = max((new for new, _ in seen), default=0) / 2
+    slopes = [
+        (ms - other_ms) / (new - other) for new, ms in seen for other, other_ms in seen if new - other >= max(1, apart)
+    ]
+    return max(0.0, statistics.median(slopes)) if slopes else 0.0
 
 
 # ---- the worker's speed
@@ -236,6 +259,7 @@ def _token_ms(row: DecisionRow, around: Sequence[DecisionRow]) -> float:
 
 def slowness(
     row: DecisionRow,
+    own: float | None,
     around: Sequence[DecisionRow],
     facts: Mapping[str, WorkerFacts],
     times: StepTimes | None,
@@ -245,31 +269,69 @@ def slowness(
 
     The request itself took so many times as long as was predicted for a worker like the others; and so did those around
     it, or that is what has been learned of the worker, or its tokens came that much slower than those of others.
+    With more requests beside than the others' had, that much more time is no sign of it.
+
+    Args:
+        own: what `ratio` says of the request itself.
     """
     known = 1.0 if times is None else times.times_others
-    own = ratio(row)
-    there = _median(ratio(one) for one in _nearest(row, around, same=False))
+    others = _nearest(row, around, same=False)
+    there = _median(ratio(one) for one in others)
     signs = [known]
-    apart_there = _median(one.itl_ms for one in _nearest(row, around, same=False))
+    apart_there = _median(_apart_ms(one) for one in others)
     # It may have turned slow just then, or have been so until then.
     for side in _sides(row, around):
         here = _median(ratio(one) for one in side)
         if here is not None and there:
-            signs.append(known * here / there)
-        apart = _median(one.itl_ms for one in side)
-        if apart is not None and apart_there and apart / apart_there >= _SLOWER_TOKENS:
-            signs.append(apart / apart_there)
+            signs.append(known * here / there / _busier(side, others))
+        apart = _median(_apart_ms(one) for one in side)
+        if apart is not None and apart_there:
+            slower = apart / apart_there / _busier(side, others)
+            signs.append(slower if slower >= _SLOWER_TOKENS else 1.0)
     fact = facts.get(row.worker or "")
     if fact is not None and fact.factor is not None:
         signs.append(fact.factor)
     if own is None:
         return max(signs)
-    return min(max(signs), known * own / (there or 1.0))
+    return min(max(signs), known * own / (there or 1.0) / _busier([row], others))
+
+
+def _busier(those: Sequence[DecisionRow], others: Sequence[DecisionRow]) -> float:
+    """How many times as many requests were at the worker of those, with each of them; at least 1."""
+    here = _median_of([1.0 + _load(one) for one in those])
+    there = _median_of([1.0 + _load(one) for one in others])
+    return max(1.0, here / there)
+
+
+def _apart_ms(row: DecisionRow) -> float | None:
+    """Time between its tokens; None where they came together, held up on their way."""
+    return row.itl_ms if row.itl_ms is not None and row.itl_ms >= SHORTEST_STEP_MS else None
+
+
+def _load(row: DecisionRow) -> int:
+    """Requests that were beside it at its worker when it was sent."""
+    return next((one.load for one in row.candidates if one.worker == row.worker), 0)
+
+
+def _median_of(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 1.0
 
 
 def ttft_ratio(row: DecisionRow) -> float | None:
-    """Observed over predicted."""
-    return None if row.ttft_ms is None or not row.predicted_ttft_ms else row.ttft_ms / row.predicted_ttft_ms
+    """Observed over predicted; None where much had to be computed that was thought cached: that was not predicted."""
+    return None if _lost_tokens(row) > row.prompt_tokens // 10 else _own_ratio(row, 0.0)
+
+
+def _own_ratio(row: DecisionRow, token_ms: float) -> float | None:
+    """The same, as if it had been known which tokens are not cached."""
+    if row.ttft_ms is None or not row.predicted_ttft_ms:
+        return None
+    return row.ttft_ms / (row.predicted_ttft_ms + _lost_tokens(row) * token_ms)
+
+
+def _lost_tokens(row: DecisionRow) -> int:
+    """Thought cached, and not found."""
+    return 0 if row.cached_reported is None else max(0, row.cached - row.cached_reported)
 
 
 def itl_ratio(row: DecisionRow) -> float | None:
