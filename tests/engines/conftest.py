@@ -246,17 +246,29 @@ def _sglang_events() -> list[str]:
     return ["--enable-cache-report", "--kv-events-config", json.dumps(events)]
 
 
-@pytest.fixture(scope="module")
-def second_engines(engine_python: str, model_folder: str, log_folder: Path) -> Iterator[dict[str, Server]]:
-    """A second vLLM (no key), and an SGLang that sends KV events and reports cached tokens."""
-    started: dict[str, Server] = {}
+@pytest.fixture(scope="session")
+def second_vllm(engine_python: str, model_folder: str, log_folder: Path) -> Iterator[Server]:
+    """Like `vllm`, without a key. It may not have started yet."""
     cores = sorted(os.sched_getaffinity(0))
+    server = _start_vllm(engine_python, model_folder, log_folder, cores[-1], name="vLLM two", key=None)
     try:
-        started["vllm"] = _start_vllm(engine_python, model_folder, log_folder, cores[-1], name="vLLM two", key=None)
-        started["sglang"] = _start_sglang(
-            engine_python, model_folder, log_folder, name="SGLang with events", options=_sglang_events()
-        )
-        yield started
+        yield server
     finally:
-        for server in started.values():
-            server.stop()
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def vllms(vllm: Server, second_vllm: Server) -> dict[str, Server]:
+    """Two of them."""
+    second_vllm.wait_ready("/health")
+    return {"one": vllm, "two": second_vllm}
+
+
+@pytest.fixture(scope="module")
+def second_sglang(engine_python: str, model_folder: str, log_folder: Path) -> Iterator[Server]:
+    """One that sends KV events and reports cached tokens. It may not have started yet."""
+    server = _start_sglang(engine_python, model_folder, log_folder, name="SGLang with events", options=_sglang_events())
+    try:
+        yield server
+    finally:
+        server.stop()
