@@ -41,10 +41,10 @@ GPUS_A_NODE = 8
 CYCLE_BAR_S = 10.0
 SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
     "pointsman": GangScheduler,
-    "pod by pod, packed": PodByPod,
-    "pod by pod, spread": lambda: PodByPod(packed=False),
+    "pods, packed": PodByPod,
+    "pods, spread": lambda: PodByPod(packed=False),
     "greedy gangs": KaiLike,
-    "greedy gangs, a role each": lambda: KaiLike(separate=True),
+    "greedy roles": lambda: KaiLike(separate=True),
 }
 """Names as in the tables; the first one is ours."""
 DAY_MEASURES = (

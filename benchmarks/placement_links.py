@@ -47,9 +47,9 @@ LINKS = {
 SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
     "pointsman": GangScheduler,
     "greedy gangs": KaiLike,
-    "greedy gangs, a role each": lambda: KaiLike(separate=True),
-    "pod by pod, packed": PodByPod,
-    "pod by pod, spread": lambda: PodByPod(packed=False),
+    "greedy roles": lambda: KaiLike(separate=True),
+    "pods, packed": PodByPod,
+    "pods, spread": lambda: PodByPod(packed=False),
 }
 CLAIMED_LOSS = 0.4
 """Of the throughput, across racks."""

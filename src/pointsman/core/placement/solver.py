@@ -11,6 +11,7 @@ from pointsman.core.placement.attempt import attempt
 from pointsman.core.placement.explanation import explain, reason_of
 from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.growth import grown
+from pointsman.core.placement.mixing import mixed
 from pointsman.core.placement.optimize import Timer
 from pointsman.core.placement.plan import Optimal, Placement, Unplaced
 from pointsman.core.placement.state import ClusterState
@@ -64,6 +65,7 @@ def place(
         placed = Placement(gang, pods, found.found.statement, top, found.found.bound)
     if elastic and not placed.is_full:
         placed = grown(state, gang, kept, placed, wanted, top, timer)
+    placed = replace(placed, pods=mixed(state, gang, placed.pods, own))
     return replace(placed, spread=spread_of(state, placed.pods), elapsed_s=clock_s() - started_s)
 
 
