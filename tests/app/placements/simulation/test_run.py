@@ -164,3 +164,26 @@ def test_no_gang_is_ever_held_in_part_and_runs_repeat_themselves(seed: int) -> N
     assert first.stuck == 0
     assert outages
     assert first.placed > 5
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_nobody_waits_longer_than_the_bound_says(seed: int) -> None:
+    """Gangs of all sizes on a cluster that is asked for more than it has; each ends within T of being placed."""
+    rng = np.random.default_rng(seed)
+    reserve_after_s, startup_s, most_s = 600.0, 10.0, 3_000.0
+    jobs, now_s = [], 0.0
+    for number in range(40):
+        now_s += float(rng.exponential(500))
+        size = int(rng.choice([1, 1, 1, 2, 6]))
+        jobs.append(Job(gang(f"g{number}", size, submitted_at_s=now_s), float(rng.uniform(1_000, most_s))))
+    scheduler = GangScheduler(settings=Settings(reserve_after_s=reserve_after_s, consolidate=False))
+    pace = Pace(startup_s=startup_s, look_again_s=600)
+    found = run_cluster(cluster(6), TOPOLOGY, jobs, (), scheduler, 200_000, pace=pace)
+    assert found.finished == len(jobs)
+    longest = most_s + startup_s + 600  # T, and the time between looks
+    starts = [job.gang.submitted_at_s + wait_s for job, wait_s in zip(jobs, found.waits_s, strict=True)]
+    for at, (job, wait_s) in enumerate(zip(jobs, found.waits_s, strict=True)):
+        older = sum(start > job.gang.submitted_at_s for start in starts[:at])
+        assert wait_s <= reserve_after_s + (older + 1) * longest
+    # Large ones did have to wait for small ones, or this would test nothing.
+    assert max(found.waits_s) > reserve_after_s
