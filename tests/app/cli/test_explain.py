@@ -177,6 +177,7 @@ def test_what_can_not_be_asked(run: Run, log: Path, tmp_path: Path) -> None:
         (("r9", "--log", log), (1, "is in none of")),
         (("r1", "--log", tmp_path / "no.jsonl"), (2, "can't be read")),
         (("--log", log), (2, "Name one of")),
+        (("", "--log", log), (2, "ID is empty")),
         (("r1", "--last", 3, "--log", log), (2, "Name one of")),
         (("r1", "--worker", "a/0", "--log", log), (2, "leave out --worker")),
         (("--last", 3, "--limit", 2, "--log", log), (2, "--limit goes with --worst")),

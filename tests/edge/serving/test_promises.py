@@ -76,6 +76,14 @@ async def test_bad_times_are_named(fleet: Fleet, asked, header, value) -> None:
     assert fleet.engines[0].requests == []
 
 
+@pytest.mark.parametrize("header", [b"x-slo-ttft-ms", b"x-slo-tpot-ms", b"x-slo-class"])
+async def test_one_that_is_given_twice_is_not_chosen_from(asked, header) -> None:
+    answer, request = await asked([(header, b"50"), (header, b"60")])
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["param"], request) == (400, header.decode(), None)
+    assert "given twice" in error["message"]
+
+
 async def test_an_unknown_class_gets_the_known_ones(asked) -> None:
     answer, _ = await asked([(b"x-slo-class", b"gold")])
     error = json.loads(answer.body)["error"]

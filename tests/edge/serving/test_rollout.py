@@ -171,8 +171,8 @@ async def test_it_is_widened_rolled_back_and_begun_again_on_the_admin_port(
         status, text = await put(**wrong)
         assert (status, message in text) == (400, True), text
     assert fleet.frontend.policy.orders().rollout == RolloutOrder("last", 0.25, By.REQUEST, 0.1, False)
-    answer = await fleet.ask("/v1/rollout", {"reason": "pagers"}, method="DELETE", admin=True)
-    assert json.loads(answer.body)["rollout"]["why"] == "pagers"
+    answer = await fleet.ask("/v1/rollout", {"reason": "pagers\n\x1b[31mred"}, method="DELETE", admin=True)
+    assert json.loads(answer.body)["rollout"]["why"] == "pagers  [31mred"
     await fleet.chat()
     assert len(fleet.engines[0].requests) == 1
     assert (await put(share="100%"))[0] == 200
@@ -306,6 +306,15 @@ def test_front_ends_take_over_what_another_one_was_told() -> None:
 
 def test_several_watchers_share_the_chance_of_a_false_alarm() -> None:
     assert active(rollout=HALF, watchers=4).rollout.alpha == pytest.approx(0.05 / 4)  # type: ignore[union-attr]
+
+
+def test_auto_and_what_it_leaves_decisions_to_are_the_same_policy() -> None:
+    for base, trial in (("cost", "auto"), ("auto", "cost")):
+        with pytest.raises(PolicyError, match=rf"the policy {trial} decides already \(policy {base}\)"):
+            ActivePolicy(PolicyRegistry(), base, rollout=RolloutOrder(trial, 0.5, By.REQUEST))
+        one = ActivePolicy(PolicyRegistry(), "random", rollout=RolloutOrder(trial, 0.5, By.REQUEST))
+        one.switch(base)
+        assert one.rollout is None  # complete
 
 
 def test_what_auto_leaves_all_decisions_to_needs_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:

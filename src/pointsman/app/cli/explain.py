@@ -108,6 +108,8 @@ def explain(
     """
     texts = {"worker": worker, "model": model, "policy": by_policy, "status": status, "since": since}
     filters = [(name, text) for name, text in texts.items() if text is not None]
+    if decision_id == "":
+        raise click.UsageError("ID is empty: name what an answer has in its header x-pointsman-request-id")
     ways = [decision_id is not None, last is not None and not ask_skew, worst is not None, ask_skew]
     if sum(ways) != 1 and not (sum(ways) == 2 and last is not None and worst is not None):
         raise click.UsageError("Name one of: an ID, --last N, --worst TIME (of the last N with --last), --skew.")

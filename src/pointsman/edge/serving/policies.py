@@ -101,7 +101,7 @@ class ActivePolicy:
 
     def in_force(self) -> str:
         """The policy that decides now: `auto` leaves it to another one."""
-        return Cost.name if self.policy.name == Auto.name else self.policy.name
+        return _in_force(self.policy.name)
 
     # ---- changes
 
@@ -163,8 +163,8 @@ class ActivePolicy:
         return LiveRollout(self.policy, self._usable(order.policy, where), order, watchers=self._watchers)
 
     def _already(self, name: str) -> bool:
-        """Whether it is the base policy, or what `auto` leaves decisions to."""
-        return name in (self.configured_name, self.in_force())
+        """Whether it is the base policy, or decides as that does: `auto` leaves decisions to another one."""
+        return name == self.configured_name or _in_force(name) == self.in_force()
 
     def _usable(self, name: str, where: str = "") -> Policy:
         try:
@@ -214,6 +214,10 @@ class ActivePolicy:
         first = (policy.name, type(error)) not in self._failures_logged
         self._failures_logged.add((policy.name, type(error)))
         _log.error("%s", failure(policy, request_id, error), exc_info=error if first else None)
+
+
+def _in_force(name: str) -> str:
+    return Cost.name if name == Auto.name else name
 
 
 def _ended(order: RolloutOrder, like: RolloutOrder) -> RolloutOrder:

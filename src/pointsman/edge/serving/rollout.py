@@ -110,7 +110,8 @@ class LiveRollout:
         """Roll back: the old policy decides all requests from now on. Does nothing where that is so already."""
         if not self.running:
             return
-        why = why[:MAX_REASON_CHARACTERS]
+        # It is shown in logs and terminals, and comes from whoever can reach the admin port.
+        why = "".join(char if char.isprintable() else " " for char in why[:MAX_REASON_CHARACTERS])
         self.order = msgspec.structs.replace(self.order, ended=why, ended_s=time.time())
         _log.warning(
             "rollout of %s at %.4g %% rolled back to %s after %d of its requests: %s",

@@ -29,7 +29,12 @@ class SloHeaders:
 
     def of(self, incoming: IncomingRequest) -> Slo | None:
         """None: nothing is promised. Raises BadRequest that names the header."""
-        found = {name: value for name, value in incoming.headers if name in SLO_HEADERS}
+        found: dict[bytes, bytes] = {}
+        for name, value in incoming.headers:
+            if name in SLO_HEADERS:
+                if name in found:
+                    raise _wrong(name, "given twice")
+                found[name] = value
         if not found:
             return self._default
         named = found.get(CLASS_HEADER)
