@@ -113,3 +113,42 @@ def test_without_the_state_the_requests_around_tell_how_long_a_token_takes() -> 
     candidates = [candidate("a/0", cached=4000), candidate("b/0")]
     row = slow(prompt_tokens=4000, cached=4000, cached_reported=0, candidates=candidates)
     assert first(row, OTHERS, None) == "lost_cache"
+
+
+def test_a_busy_worker_is_not_a_slow_one() -> None:
+    """Predictions that know nothing of load are off by as much as there is of it."""
+    busy = [candidate("a/0", load=7), candidate("b/0")]
+    around = [
+        ended(n, w, **({"ttft_ms": 400.0, "itl_ms": 40.0, "candidates": busy} if w == "a/0" else {}))
+        for n, w in enumerate(WORKERS * 10)
+    ]
+    assert first(slow(itl_ms=40.0, candidates=busy), around) == "waiting"
+
+
+def test_tokens_that_came_together_say_nothing_of_speed() -> None:
+    around = [ended(n, w, itl_ms=12.0 if w == "a/0" else 0.001) for n, w in enumerate(WORKERS * 10)]
+    assert first(slow(itl_ms=12.0), around) == "waiting"
+
+
+def test_requests_whose_cached_tokens_were_lost_make_no_slow_worker() -> None:
+    gone: dict[str, object] = {"prompt_tokens": 4000, "cached": 4000, "cached_reported": 0, "exact": True,
+                               "candidates": [candidate("a/0", cached=4000), candidate("b/0")]}  # fmt: skip
+    around = [
+        ended(n, w, **(gone | {"ttft_ms": 400.0, "first_token_ms": 400.0} if w == "a/0" else {}))
+        for n, w in enumerate(WORKERS * 10)
+    ]
+    causes = slow_first_token(slow(**gone), around, {}, TIMES)
+    assert causes[0].kind == "lost_cache"
+    assert "slow_worker" not in {cause.kind for cause in causes}
+
+
+def test_a_token_takes_as_long_as_the_requests_around_show() -> None:
+    """What had been learned until then was far too little."""
+    around = [
+        ended(n, "a/0", prompt_tokens=tokens, first_token_ms=20 + tokens / 10, ttft_ms=20 + tokens / 10)
+        for n, tokens in enumerate([100, 200, 3000, 4000])
+    ]
+    candidates = [candidate("a/0", cached=4000), candidate("b/0")]
+    row = slow(prompt_tokens=4000, cached=3500, cached_reported=0, exact=True, candidates=candidates)
+    causes = slow_first_token(row, around, {}, StepTimes(0.0001, 0.0, 1.0))
+    assert (causes[0].kind, causes[0].ms) == ("lost_cache", pytest.approx(350, rel=0.06))

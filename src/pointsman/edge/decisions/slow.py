@@ -95,6 +95,8 @@ def slow_first_token(
         spent = left * (1 - 1 / factor)
         left -= spent
         causes.append(Cause("slow_worker", spent, f"{row.worker} takes {factor:.1f} times as long as the others"))
+    else:
+        factor = 1.0
     causes += _computing(row, around, facts, times, left, factor)
     return sorted((cause for cause in causes if cause.ms > 0), key=lambda cause: -cause.ms)
 
