@@ -161,3 +161,9 @@ def test_without_a_rollout_it_says_who_decides(play: Any, capsys: pytest.Capture
     play(document(None))
     assert main.run(["rollout"]) == 0
     assert capsys.readouterr().out == "no rollout runs; auto decides all requests\n"
+
+
+def test_nobody_is_promised_a_comparison_with_nobody(play: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    play(document(RolloutOrder("cost", 1.0, By.SESSION)))
+    assert main.run(["rollout", "set", "--share", "100%"]) == 0
+    assert "rolled back by itself only if its policy fails" in capsys.readouterr().out

@@ -122,9 +122,11 @@ def _put(body: dict[str, object], admin_url: str) -> None:
 
 
 def _sentence(report: RolloutReport) -> str:
-    guard = (
-        f"; rolls back by itself if worse by more than {share_text(report.worse_by)}" if report.auto_rollback else ""
-    )
+    guard = ""
+    if report.auto_rollback and report.share == 1.0:
+        guard = "; nobody is left to compare it with, so it is rolled back by itself only if its policy fails"
+    elif report.auto_rollback:
+        guard = f"; rolls back by itself if worse by more than {share_text(report.worse_by)}"
     return f"{report.policy} decides {share_text(report.share)} of all {report.by}s, {report.base} the rest{guard}"
 
 

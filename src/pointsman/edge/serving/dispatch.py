@@ -44,6 +44,10 @@ STALE_WITHIN_S = 0.05
 CLIENT_LEFT = 499
 """Status under which requests of clients that left are counted; nobody sees it."""
 
+MOST_NOTES = 50
+"""Different ones that are counted each by itself."""
+OTHER_NOTES = "others"
+
 LIFTED_SAID_EVERY_MS = 60_000.0
 
 _log = logging.getLogger("pointsman.serving")
@@ -171,6 +175,9 @@ class Dispatcher:
             )
 
     def _note(self, policy: str, note: str) -> None:
+        """Notes are labels of a metric, so a policy that says something else each time is cut off."""
+        if (policy, note) not in self._notes_logged and len(self._notes_logged) >= MOST_NOTES:
+            note = OTHER_NOTES
         self._traffic.notes[policy, note] += 1
         if (policy, note) not in self._notes_logged:
             self._notes_logged.add((policy, note))
