@@ -25,7 +25,7 @@ def faults(state: ClusterState, placement: Placement) -> list[str]:
         for pods in mine:
             if sorted(pod.pod for pod in pods) != list(range(group.pods_per_replica)):
                 found.append(f"{group.name}: a replica is not whole")
-            if group.replica_required and group.pods_per_replica > 1:
+            if group.replica_required:
                 found += _together(state, pods, group.replica_required, f"{group.name}.replica_required")
     for scope in gang.scopes():
         pods = [pod for pod in placement.pods if pod.role in scope.roles]

@@ -132,10 +132,10 @@ def least_cost(state: ClusterState, gang: Gang, kept: Placement | None = None) -
         offset += cost * (len(there) - 1)
         _open(program, everybody, keys, used, x, wanted, gang, skip=there)
     for group in gang.groups:
-        if group.pods_per_replica > 1 and wanted[group.name]:
+        if wanted[group.name]:
             if group.replica_required is not None:
                 _whole(program, state, group, names.index(group.replica_required), x, wanted, None)
-            if group.replica_preferred is not None:
+            if group.replica_preferred is not None and group.pods_per_replica > 1:
                 given_up = program.variable(1, price)
                 _whole(program, state, group, names.index(group.replica_preferred), x, wanted, given_up)
     if not everybody:

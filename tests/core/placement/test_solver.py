@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pointsman.core.model.errors import PlacementError
@@ -86,6 +88,15 @@ def test_replicas_over_several_nodes_stay_in_a_rack_each() -> None:
         assert len({here.nodes[here.row(pod.node)].labels["rack"] for pod in pods}) == 1
     told = refused(here, Gang("g", (RoleGroup("w", 3, 3, gpus(8), pods_per_replica=2, replica_required="rack"),)))
     assert told.reason is Reason.TOPOLOGY_UNSATISFIED
+
+
+def test_replicas_of_one_pod_go_to_no_node_outside_of_all_racks() -> None:
+    here = state(node("outside", rack="", zone=""), node("inside"))
+    role = RoleGroup("w", 1, 2, gpus(8), replica_required="rack")
+    found = placed(here, Gang("g", (role,)))
+    assert (found.nodes, found.replicas) == ({"inside"}, {"w": 1})
+    told = refused(here, Gang("g", (replace(role, min_replicas=2),)))
+    assert (told.reason, told.constraint) == (Reason.TOPOLOGY_UNSATISFIED, "w.replica_required")
 
 
 def test_whole_replicas_that_are_only_preferred_are_given_up_at_a_price() -> None:

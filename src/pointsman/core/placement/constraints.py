@@ -29,7 +29,7 @@ def constraints_of(gang: Gang) -> tuple[Constraint, ...]:
     found += [
         Constraint(f"{group.name}.replica_required", frozenset({group.name}), group.replica_required, True)
         for group in gang.groups
-        if group.replica_required is not None and group.pods_per_replica > 1
+        if group.replica_required is not None
     ]
     return tuple(found)
 

@@ -128,6 +128,10 @@ def build_problem(
         else:
             bundles.append((level, mine))
     sizes = _replica_levels(state, gang, groups, dropped, whole_replicas)
+    for role, group in enumerate(groups):
+        level = _replica_required(state, gang, group, whole_replicas)
+        if level is not None and group.pods_per_replica == 1:  # one pod is together; it only has to be in a domain
+            fits[role] = fits[role] & state.domains.is_real[level][state.domains.of_node[level]]
     order = _order(groups, counts, bundles, len(topology.names))
     layout = Layout(
         tuple(frozenset({role}) for role in order),
@@ -178,6 +182,13 @@ def _present(domain_of: np.ndarray, rows: np.ndarray, domains: int) -> Bools:
     return found
 
 
+def _replica_required(
+    state: ClusterState, gang: Gang, group: RoleGroup, whole_replicas: Mapping[str, str | None] | None
+) -> int | None:
+    required = group.replica_required if whole_replicas is None else whole_replicas.get(group.name)
+    return None if required is None else _level(state, gang, f"{group.name}.replica_required", required)
+
+
 def _replica_levels(
     state: ClusterState,
     gang: Gang,
@@ -188,8 +199,8 @@ def _replica_levels(
     """Role → levels that its replicas may not leave, near to far: at the nearest one its pods become whole replicas."""
     found: dict[int, list[int]] = {}
     for role, group in enumerate(groups):
-        required = group.replica_required if whole_replicas is None else whole_replicas.get(group.name)
-        levels = [] if required is None else [_level(state, gang, f"{group.name}.replica_required", required)]
+        required = _replica_required(state, gang, group, whole_replicas)
+        levels = [] if required is None else [required]
         if group.replica_preferred is not None:
             level = _level(state, gang, f"{group.name}.replica_preferred", group.replica_preferred)
             levels += [] if group.name in dropped else [level]
