@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from tests.support.gangs import empty, faults, gang, pair, role, running, still
+from tests.support.gangs import TOPOLOGY, empty, faults, gang, pair, role, running, still
 
 from pointsman.core.model.errors import PlacementError
+from pointsman.core.placement.cluster import Cluster, Node
 from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Placement, Reason
 from pointsman.core.placement.queues.actions import ActionKind, Cause
@@ -190,6 +191,17 @@ def test_gangs_are_moved_if_all_find_another_place_and_left_alone_otherwise() ->
     # Too little is free: nobody is moved.
     busy = with_gangs(state, gang("s2", 1, gpus=2))
     assert not run(busy, [gang("new", 1, gpus=8)], settings=moving).actions
+
+
+def test_no_more_gpus_are_moved_than_are_placed() -> None:
+    two = ClusterState.of(Cluster((Node("a", 4, labels={"name": "a"}), Node("b", 4, labels={"name": "b"}))), TOPOLOGY)
+    two = with_gangs(two, Gang("s0", (role("worker", 1, gpus=3, selector={"name": ("a",)}),)))
+    loose = Placement(gang("s0", 1, gpus=3), two.placements["s0"].pods)
+    two = two.exchange(loose)
+    small = Gang("new", (role("worker", 1, gpus=2, selector={"name": ("a",)}),))
+    assert held(run(two, [small], settings=Settings(move_pause_s=0))) == {"s0"}
+    large = Gang("new", (role("worker", 1, gpus=4, selector={"name": ("a",)}),))
+    assert held(run(two, [large], settings=Settings(move_pause_s=0))) == {"s0", "new"}
 
 
 def test_what_a_lost_node_took_is_replaced_before_newcomers_and_the_rest_stays() -> None:

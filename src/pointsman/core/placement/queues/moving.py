@@ -15,7 +15,8 @@ from pointsman.core.placement.queues.victims import Unit
 
 
 def consolidated(books: Books, gang: Gang) -> Books | None:
-    """The gang placed, and some others moved; None if that does not help. Small gangs are moved before large ones."""
+    """The gang placed, and some others moved; None if that does not help. Small gangs are moved before large ones, and
+    no more GPUs than are placed: moving costs a start-up each."""
     # Moving makes no room by itself.
     if not books.is_enough_free(gang) or books.usage.refusal(gang, floor_of(gang), firm_part(gang)) is not None:
         return None
@@ -66,7 +67,8 @@ def _moved(books: Books, gang: Gang, units: Sequence[Unit]) -> Books | None:
             if unit.gang in after.state.placements:
                 after = after.released(unit.gang, Why(Cause.CONSOLIDATION, gang.name))
             displaced.append(old)
-    if len(displaced) > books.settings.most_moved:
+    moved_gpus = sum(held_by(old)[0] for old in displaced)
+    if len(displaced) > books.settings.most_moved or moved_gpus > floor_of(gang)[0]:
         return None
     why = {**books.why, gang.name: Why(Cause.WAITING)}
     for old in sorted(displaced, key=lambda placement: -held_by(placement)[0]):
