@@ -221,6 +221,31 @@ def test_two_files_and_yaml(tmp_path: Path) -> None:
     assert [each.name for each in read_cluster([nodes, pods, more]).cluster.pods] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
+def test_a_null_is_as_if_it_were_not_there(tmp_path: Path, write: Any) -> None:
+    bare = node(spec={"unschedulable": None, "taints": [{"key": "k", "effect": "NoSchedule", "value": None}]})
+    held = pod(containers=[container(2, resources=None), container(3)])
+    held["metadata"]["namespace"] = held["spec"]["initContainers"] = held["spec"]["overhead"] = None
+    ended = {**pod("other"), "spec": None, "status": None}
+    file = tmp_path / "all"
+    file.write_text(write({"kind": "List", "apiVersion": "v1", "items": [bare, held, ended]}))
+    loaded = read_cluster([file])
+    (found,) = loaded.cluster.nodes
+    assert (found.cordoned, found.taints) == (False, (Taint("k"),))
+    assert only(loaded).requests.gpu_milli == 3000
+    assert only(loaded).namespace == "default"
+
+
+def test_times_without_quotes_in_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    text = yaml.safe_dump({"kind": "List", "items": [node(), pod(containers=[container(2)])]})
+    file.write_text(
+        text.replace("metadata:\n    name: p", "metadata:\n    deletionTimestamp: 2026-01-01T00:00:00Z\n    name: p")
+    )
+    assert "deletionTimestamp" in file.read_text()
+    assert only(read_cluster([file])).requests.gpu_milli == 2000
+
+
 def test_levels_given_or_found_by_the_usual_labels(tmp_path: Path) -> None:
     loaded = read(tmp_path, node(labels={"topology.kubernetes.io/rack": "r1"}), pod())
     assert loaded.topology is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,11 +31,16 @@ class Item:
     text: str = ""
 
     def read(self, kind: type[O]) -> O:
-        """The object. Raises ConfigError that names file, line and field."""
+        """The object; a field that is null is absent, as for Kubernetes. Raises ConfigError that names file, line and
+        field."""
         try:
             if isinstance(self.raw, msgspec.Raw):
                 return msgspec.json.decode(self.raw, type=kind)
-            return msgspec.convert(plain(self.raw), kind)
+        except msgspec.ValidationError:
+            pass  # rare, and slower: perhaps only because of nulls
+        whole = msgspec.json.decode(self.raw) if isinstance(self.raw, msgspec.Raw) else plain(self.raw)
+        try:
+            return msgspec.convert(_without_nulls(whole), kind)
         except msgspec.ValidationError as error:
             self.refuse_decoded(error)
 
@@ -105,6 +111,16 @@ def plain(node: Node) -> Any:
     if isinstance(node, SequenceNode):
         return [plain(child) for child in node.values]
     return node.value
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if isinstance(value, datetime.date):  # a time that YAML reads as one where it has no quotes
+        return value.isoformat()
+    return value
 
 
 def _kind(node: Node) -> str:
