@@ -27,7 +27,7 @@ from pointsman.edge.telemetry.decision_row import DecisionRow, hashed
 from pointsman.edge.traces.formats import read_trace
 from pointsman.edge.wire.errors import UpstreamClosed
 from support.fetch import Response
-from support.scripted_fleet import JSON, Fleet, hang
+from support.scripted_fleet import JSON, SSE, Fleet, delta, hang
 
 ID = b"x-pointsman-request-id"
 SEED = 1
@@ -115,6 +115,43 @@ async def test_one_that_runs_is_found_too(fleet: Fleet) -> None:
     await fleet.until(lambda: fleet.frontend.decisions.running == 0)
     ended = await told(fleet, row.id)
     assert (ended.status, ended.http) == ("cancelled", 499)
+
+
+@pytest.mark.parametrize("client_leaves", [True, False])
+async def test_a_stream_that_was_cut_short_took_as_long_as_what_came_of_it(fleet: Fleet, client_leaves: bool) -> None:
+    """Else the slowest requests, those that clients give up, would be in no search for the worst."""
+    engine = await fleet.engine("a")
+    written, wait = asyncio.Event(), asyncio.Event()
+
+    async def three_tokens(incoming: Any, responder: Any) -> None:
+        responder.start(200, SSE)
+        for text in ("one", " two", " three"):
+            responder.write(delta(text))
+            await asyncio.sleep(0.01)
+        written.set()
+        await wait.wait()
+        responder.abort()
+
+    engine.answer = three_tokens
+    await fleet.open()
+    asking = asyncio.create_task(fleet.chat([(b"x-request-id", b"mine")]))
+    await written.wait()
+    await asyncio.sleep(0.05)
+    if client_leaves:
+        asking.cancel()
+    else:
+        wait.set()
+    await fleet.until(lambda: fleet.frontend.decisions.running == 0)
+    row = await told(fleet, "mine")
+    assert row.status == ("cancelled" if client_leaves else "failed")
+    assert row.output_tokens >= 3
+    assert row.first_token_ms is not None
+    assert row.last_token_ms is not None
+    assert row.first_token_ms + 15 <= row.last_token_ms
+    assert row.itl_ms == pytest.approx((row.last_token_ms - row.first_token_ms) / (row.output_tokens - 1), abs=0.01)
+    assert [one.id for one in (await searched(fleet, "?worst=e2e")).decisions] == [row.id]
+    with suppress(asyncio.CancelledError):
+        await asking
 
 
 async def test_refusals_tell_the_id_too(fleet: Fleet) -> None:

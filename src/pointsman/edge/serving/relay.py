@@ -165,7 +165,7 @@ class Relay:
 
     @property
     def last_ms(self) -> float:
-        """When its last bytes came."""
+        """When its last bytes came, also of a stream that was cut short; 0 where nothing came."""
         return self._last_ms
 
     # ---- callbacks of the engine connection
@@ -268,6 +268,9 @@ class Relay:
             self._timer.cancel()
             self._timer = None
         self._exchange.responder.on_pause = self._exchange.responder.on_resume = None
+        if not self._last_ms and self._first_ms is not None:
+            # Cut short: what came until then took that long.
+            self._last_ms = max(self._first_ms, self._clock() - 1000 * (self._loop.time() - self._last_data_s))
 
     # ---- a client that reads slowly: the engine waits with it, and is not late
 
