@@ -24,8 +24,8 @@ pytestmark = pytest.mark.engines
 
 JOIN_LIMIT_S = 90.0
 ABOUT_S = 2.0
-RUN_S, STOPPED_S = 0.005, 0.095
-"""Of a process that is slowed down to a twentieth."""
+RUN_S, STOPPED_S = 0.01, 0.24
+"""Of a process that is slowed down to a twenty-fifth."""
 CONFIGURATION = """\
 control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true}}
 execution-group:
@@ -136,9 +136,9 @@ class Fleet:
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout)
 
-    def worst(self, among: int, most: int = 1) -> list[dict[str, object]]:
-        """Those of the last requests whose first token took longest."""
-        return self.explain("--worst", "ttft", "--last", str(among), "--limit", str(most))["decisions"]
+    def worst(self, among: int) -> list[dict[str, object]]:
+        """Of the last requests, the one whose first token took longest."""
+        return self.explain("--worst", "ttft", "--last", str(among))["decisions"]
 
     def admin(self, path: str) -> dict[str, object]:
         with urllib.request.urlopen(self.server.admin_url + path, timeout=5) as answer:
@@ -157,7 +157,7 @@ class Fleet:
 
     @contextmanager
     def slowed(self, name: str) -> Iterator[None]:
-        """The engine's processes run for a twentieth of the time only."""
+        """The engine's processes run for a twenty-fifth of the time only."""
         group = self.engines[name].process.pid
         ended = threading.Event()
 
@@ -233,12 +233,12 @@ async def test_nothing_is_blamed_where_nothing_was_done(fleet: Fleet):
         await fleet.burst({who: chats[who] for who in half}, 1, pin=name)
     ids = await fleet.burst(chats, 4)
 
-    for told in fleet.worst(len(ids), 5):
-        named, worker = kinds_named(told), told["decision"]["worker"]
-        assert not named & {"lost_cache", "unknown_cache"}, told["slow"]
-        # Both share the machine with all else that runs on it, so one may be slower for a moment: the client saw that.
-        if "slow_worker" in named:
-            assert fleet.times_the_other(worker, told["decision"]["id"]) > 1.5, told["slow"]
+    (told,) = fleet.worst(len(ids))
+    named, worker = kinds_named(told), told["decision"]["worker"]
+    assert not named & {"lost_cache", "unknown_cache"}, told["slow"]
+    # Both share the machine with all else that runs on it, so one may be slower for a moment: the client saw that, too.
+    if "slow_worker" in named:
+        assert fleet.times_the_other(worker, told["decision"]["id"]) > 1.25, told["slow"]
 
 
 async def test_lost_events_of_an_emptied_cache_are_the_reason(fleet: Fleet):
@@ -261,11 +261,13 @@ async def test_lost_events_of_an_emptied_cache_are_the_reason(fleet: Fleet):
 
 async def test_a_slow_engine_is_the_reason(fleet: Fleet):
     chats = {f"slow {n}": story(f"Slow {n}") for n in range(6)}
-    for name, half in (("one", list(chats)[:3]), ("two", list(chats)[3:])):
-        await fleet.burst({who: chats[who] for who in half}, 2, pin=name)
+    halves = {"one": dict(list(chats.items())[:3]), "two": dict(list(chats.items())[3:])}
+    for name, half in halves.items():
+        await fleet.burst(half, 2, pin=name)
     with fleet.slowed("two"):
-        ids = await fleet.burst(chats, 3)
-        (told,) = fleet.worst(len(ids))
+        # Some are held to it: the policy would soon send nothing there.
+        await asyncio.gather(fleet.burst(halves["one"], 3), fleet.burst(halves["two"], 2, pin="two"))
+        (told,) = fleet.worst(15)
 
     assert told["decision"]["worker"] == "two/0"
     assert told["slow"]["causes"][0]["kind"] == "slow_worker", told["slow"]

@@ -277,7 +277,8 @@ def slowness(
         own: what `ratio` says of the request itself.
     """
     known = 1.0 if times is None else times.times_others
-    others = _nearest(row, around, same=False)
+    # Those of about the same time only: what is learned of all workers changes predictions, too.
+    others = _nearest(row, around, same=False)[: 2 * _BESIDE]
     there = _median(ratio(one) for one in others)
     signs = [known]
     apart_there = _median(_apart_ms(one) for one in others)
