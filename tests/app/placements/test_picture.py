@@ -104,3 +104,10 @@ def test_the_svg_is_well_formed_and_has_every_gpu() -> None:
 
 def test_nothing_placed_is_a_picture_too() -> None:
     ET.fromstring(svg_of(picture_of(_state(MOST_NODES + 2), []), "nothing"))
+
+
+def test_racks_of_equal_names_are_told_apart_by_zone() -> None:
+    levels = Topology((Level("rack", "r"), Level("zone", "z")))
+    nodes = tuple(Node(f"n{zone}", 2, labels={"r": "r1", "z": zone}) for zone in "ab")
+    drawn = picture_of(ClusterState.of(Cluster(nodes, ()), levels), ())
+    assert [rack.name for rack in drawn.racks] == ["r1 (a)", "r1 (b)"]

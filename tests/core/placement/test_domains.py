@@ -16,6 +16,13 @@ def test_equal_rack_names_in_two_zones_are_two_racks() -> None:
     assert found.distance(0, 0) == 0
 
 
+def test_titles_tell_domains_of_equal_names_apart() -> None:
+    found = domains_of([node("a", "r", "x"), node("b", "r", "y"), node("c", "q", "x")], TOPOLOGY)
+    assert [found.title(1, rack) for rack in range(3)] == ["r (x)", "r (y)", "q"]
+    assert [found.title(2, zone) for zone in range(2)] == ["x", "y"]
+    assert found.title(3, 0) == "cluster"
+
+
 def test_an_empty_label_is_no_domain() -> None:
     found = domains_of([node("a", ""), node("b", ""), node("c", "r0")], TOPOLOGY)
     assert found.of_node[1].tolist() == [0, 1, 2]

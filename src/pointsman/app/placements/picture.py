@@ -77,9 +77,10 @@ def picture_of(state: ClusterState, placements: Sequence[Placement]) -> Picture:
     """Of a cluster that holds these placements; a rack is a domain of level `rack`, or the nearest like it."""
     legend, number_of = _legend(placements)
     owners, beside = _owners(state, placements, number_of)
-    level, of_node, names = _level(state)
+    level, position, of_node = _level(state)
+    count = len(state.domains.names[position])
     touched = {state.row(pod.node) for placement in placements for pod in placement.pods}
-    drawn = {int(of_node[row]) for row in touched} if len(state.nodes) > MOST_NODES else set(range(len(names)))
+    drawn = {int(of_node[row]) for row in touched} if len(state.nodes) > MOST_NODES else set(range(count))
     rows_of: dict[int, list[int]] = {}
     hidden_nodes = 0
     for row in range(len(state.nodes)):
@@ -89,9 +90,10 @@ def picture_of(state: ClusterState, placements: Sequence[Placement]) -> Picture:
         else:
             hidden_nodes += 1
     racks = tuple(
-        Rack(names[rack], tuple(_node(state, row, owners, beside) for row in rows)) for rack, rows in rows_of.items()
+        Rack(state.domains.title(position, rack), tuple(_node(state, row, owners, beside) for row in rows))
+        for rack, rows in rows_of.items()
     )
-    return Picture(level, racks, legend, (len(names) - len(racks), hidden_nodes))
+    return Picture(level, racks, legend, (count - len(racks), hidden_nodes))
 
 
 def _legend(placements: Sequence[Placement]) -> tuple[tuple[Member, ...], dict[tuple[str, str], int]]:
@@ -124,8 +126,8 @@ def _owners(
     return owners, beside
 
 
-def _level(state: ClusterState) -> tuple[str, Sequence[int], tuple[str, ...]]:
-    """The level that is drawn, its domain of each node, and their names."""
+def _level(state: ClusterState) -> tuple[str, int, Sequence[int]]:
+    """The level that is drawn, its position, and its domain of each node."""
     names, domains = state.topology.names, state.domains
     if "rack" in names:
         position = names.index("rack")
@@ -134,7 +136,7 @@ def _level(state: ClusterState) -> tuple[str, Sequence[int], tuple[str, ...]]:
         position = next(several, len(names))
     level = names[position] if position < len(names) else "cluster"
     assert level != NODE_LEVEL
-    return level, domains.of_node[position].tolist(), domains.names[position]
+    return level, position, domains.of_node[position].tolist()
 
 
 def _node(

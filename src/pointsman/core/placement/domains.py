@@ -38,6 +38,19 @@ class Domains:
         """Levels, `node` among them and the cluster not."""
         return len(self.parent)
 
+    def title(self, level: int, domain: int) -> str:
+        """Its name; where another domain of the level has the same, the nearest farther one that tells them apart too:
+        r1 (zone-a)."""
+        name = self.names[level][domain]
+        same = [each for each, other in enumerate(self.names[level]) if other == name and each != domain]
+        mine, others = domain, np.array(same, dtype=np.int64)
+        for above in range(level, self.levels - 1):
+            mine, others = int(self.parent[above][mine]), self.parent[above][others]
+            far = self.names[above + 1]
+            if len(same) and all(far[other] != far[mine] for other in others):
+                return f"{name} ({far[mine]})"
+        return name
+
     def distance(self, one: int, other: int) -> int:
         """Of two nodes by row: position of the nearest level at which they share a domain; 0 is the same node."""
         return int(np.argmax(self.of_node[:, one] == self.of_node[:, other]))

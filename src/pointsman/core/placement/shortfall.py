@@ -67,7 +67,7 @@ def tightest_domain(
     weights = _weights(problem, layout)
     best = max(real, key=lambda domain: int(_best(search.table_of(level, domain), problem, layout) @ weights))
     counts = _best(search.table_of(level, best), problem, layout)
-    return TightestDomain(constraint.level, state.domains.names[level][best], _missing(problem, counts, layout))
+    return TightestDomain(constraint.level, state.domains.title(level, best), _missing(problem, counts, layout))
 
 
 def _most_free(state: ClusterState, problem: Problem, level: int) -> str:
@@ -76,7 +76,7 @@ def _most_free(state: ClusterState, problem: Problem, level: int) -> str:
     free = np.bincount(
         state.domains.of_node[level], weights=np.where(usable, state.gpu_free_milli, 0), minlength=len(real)
     )
-    return state.domains.names[level][int(np.argmax(np.where(real, free, -1)))]
+    return state.domains.title(level, int(np.argmax(np.where(real, free, -1))))
 
 
 def _bare(
