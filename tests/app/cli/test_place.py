@@ -54,6 +54,19 @@ def test_why_not_and_what_would_help(capsys: Captured) -> None:
     assert "instead of 3 replicas" in said
 
 
+def test_a_deployment_without_floors_that_has_no_room_is_not_said_to_be_placed(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    cluster, deployment = tmp_path / "c.yaml", tmp_path / "d.yaml"
+    cluster.write_text("nodes: [{name: a, gpus: 1}]\n")
+    deployment.write_text("name: batch\nroles: {worker: {replicas: {min: 0, max: 2}, resources: {gpus: 4}}}\n")
+    assert _place("--deployment", deployment, cluster=cluster) == 0
+    said = capsys.readouterr().out
+    assert "1 node, 1 GPU, 1 of them free" in said
+    assert "batch: nothing of it is placed: its floors are 0" in said
+    assert "optimal" not in said
+
+
 def test_json_has_all_of_it(capsys: Captured) -> None:
     assert _place("--deployment", CLOSE, "--deployment", AGENTS, "--deployment", CHAT, "--json") == EXIT_NOT_PLACED
     document: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -116,7 +116,9 @@ def _overcommitted(state: ClusterState) -> list[str]:
     if not state.overcommitted:
         return []
     names = ", ".join(state.overcommitted[:3]) + (", …" if len(state.overcommitted) > 3 else "")
-    return [f"pods ask for more than there is on {len(state.overcommitted)} nodes ({names}): nothing of that is free"]
+    count = len(state.overcommitted)
+    where = f"{count} node{'s' * (count > 1)} ({names})"
+    return [f"pods ask for more than there is on {where}: nothing of that is free"]
 
 
 def _title(placed: Any, wanted: list[Deployment]) -> str:

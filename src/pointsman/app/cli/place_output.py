@@ -49,12 +49,15 @@ def _cluster(state: ClusterState) -> str:
     levels = ", ".join(state.topology.names)
     without = f" ({down:,} down or cordoned)" if down else ""
     return (
-        f"{len(state.nodes):,} nodes{without}, {gpus:,} GPUs, {free:,.10g} of them free; "
+        f"{_counted(len(state.nodes), 'node')}{without}, {_counted(gpus, 'GPU')}, {free:,.10g} of them free; "
         f"levels, near to far: {escape(levels)}"
     )
 
 
 def _print_placed(console: Console, state: ClusterState, placement: Placement, name: str) -> None:
+    if not placement.pods:
+        console.print(f"{name}: nothing of it is placed: its floors are 0, and none of its elastic replicas has room")
+        return
     spread = ", ".join(_counted(each.domains, each.level) for each in placement.spread)
     console.print(f"{name}: placed on {escape(spread)}; {_statement(placement)} ({placement.elapsed_s:.2f} s)")
     elastic = [
