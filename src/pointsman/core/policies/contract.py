@@ -41,7 +41,8 @@ def check(made: object, view: FleetView) -> None:
     if made.view is not view:
         raise PolicyError("its decision has another view than it was given")
     shape = (len(view),)
-    for name, values in (("scores", made.scores), *made.terms.items()):
+    told: list[tuple[str, object]] = [("scores", made.scores), *made.terms.items()]
+    for name, values in told:
         if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype.kind not in _NUMBERS:
             raise PolicyError(f"{name}: expected an array of {shape[0]} numbers, one a worker, not {_shown(values)}")
     worker = made.worker
