@@ -47,7 +47,17 @@ def test_a_full_cluster_can_be_made() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"nodes": 0}, {"used_share": 1.5}, {"kinds": ()}, {"kinds": (("A", 0.0),)}, {"nodes_per_nvswitch": 3}]
+    "wrong",
+    [
+        {"nodes": 0},
+        {"used_share": 1.5},
+        {"kinds": ()},
+        {"kinds": (("A", 0.0),)},
+        {"kinds": (("A", 1.0), ("A", 2.0))},
+        {"nodes_per_nvswitch": 3},
+        {"memory_bytes_per_gpu": 10**18},
+        {"cpu_milli_per_gpu": 10**18},
+    ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(PlacementError, match=r"expected|weight"):

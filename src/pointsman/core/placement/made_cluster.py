@@ -15,6 +15,8 @@ from pointsman.core.placement.topology import Level, Topology
 NVSWITCH = Level("nvswitch", "nvidia.com/nvswitch")
 RACK = Level("rack", "topology.kubernetes.io/rack")
 ZONE = Level("zone", "topology.kubernetes.io/zone")
+MOST_OF_A_NODE = 2**60
+"""Milli-CPUs or bytes; files of clusters take no more."""
 _POD_GPUS = (1, 2, 4, 8)
 _POD_WEIGHTS = np.array([0.5, 0.2, 0.15, 0.15])
 """Most pods of others are small; so is what they leave on a node."""
@@ -50,6 +52,10 @@ class MadeCluster:
                 raise PlacementError(f"{name} is {getattr(self, name)}; a share from 0 to 1 is expected")
         if not self.kinds or any(not kind or not 0 < weight < float("inf") for kind, weight in self.kinds):
             raise PlacementError("kinds are names of GPUs, each with a weight above 0")
+        if len({kind for kind, _ in self.kinds}) < len(self.kinds):
+            raise PlacementError("a kind of GPU is there twice; each is expected once, with its weight")
+        if self.gpus * max(self.cpu_milli_per_gpu, self.memory_bytes_per_gpu) > MOST_OF_A_NODE:
+            raise PlacementError("a node would have more CPUs or memory than any machine; expected less for each GPU")
         if self.nodes_per_nvswitch and self.nodes_per_rack % self.nodes_per_nvswitch:
             raise PlacementError(
                 f"nodes_per_nvswitch is {self.nodes_per_nvswitch}; a divisor of {self.nodes_per_rack}, the nodes of a "
