@@ -117,7 +117,10 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
             ["--engine", "http://a:1", "--port", "99999"],
             "--port: control-plane.listen_port: expected an integer from 0",
         ),
-        (["--engine", "http://a:1", "--policy", "session"], "--policy: routing.policy: session needs routing.route_key"),
+        (
+            ["--engine", "http://a:1", "--policy", "session"],
+            "--policy: routing.policy: session needs routing.route_key",
+        ),
         (["--config", "absent.yaml"], "absent.yaml: can't be read"),
         (["--engine", "http://a:1", "--port", "0", "--processes", "2"], "--processes: several front ends can't share"),
         (

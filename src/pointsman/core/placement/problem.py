@@ -129,9 +129,11 @@ def build_problem(
             bundles.append((level, mine))
     sizes = _replica_levels(state, gang, groups, dropped, whole_replicas)
     for role, group in enumerate(groups):
-        level = _replica_required(state, gang, group, whole_replicas)
-        if level is not None and group.pods_per_replica == 1:  # one pod is together; it only has to be in a domain
-            fits[role] = fits[role] & state.domains.is_real[level][state.domains.of_node[level]]
+        level_required = _replica_required(state, gang, group, whole_replicas)
+        if (
+            level_required is not None and group.pods_per_replica == 1
+        ):  # one pod is together; it only has to be in a domain
+            fits[role] = fits[role] & state.domains.is_real[level_required][state.domains.of_node[level_required]]
     order = _order(groups, counts, bundles, len(topology.names))
     layout = Layout(
         tuple(frozenset({role}) for role in order),
