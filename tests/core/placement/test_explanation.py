@@ -81,6 +81,16 @@ def test_a_gang_that_could_move_is_named() -> None:
     assert found.changes[0] == Change("move_gang", "move gang small: it fits elsewhere", gang="small")
 
 
+def test_a_gang_that_would_fit_only_with_fewer_replicas_is_not_said_to_move() -> None:
+    here = racks(3)
+    elastic = Gang("elastic", (RoleGroup("w", 1, 9, gpus(8)),))
+    here = here.hold(placed(here, elastic))
+    change = refused(here, _workers(1)).changes[0]
+    assert change == Change(
+        "shrink_gang", "take elastic replicas from gang elastic: its floors still fit", gang="elastic"
+    )
+
+
 def test_a_gang_that_would_have_to_go_is_named_last_and_only_if_it_is_less_important() -> None:
     here = racks(2)
     here = here.hold(placed(here, _workers(1, "other")))
@@ -107,7 +117,7 @@ def test_every_change_makes_it_fit_and_no_smaller_one_of_its_kind_would(block: i
             continue
         for change in told.changes:
             tried += 1
-            if change.kind in ("move_gang", "evict_gang"):
+            if change.kind in ("move_gang", "shrink_gang", "evict_gang"):
                 assert least_cost(here.release(change.gang), gang) is not None, f"seed {seed}"
             elif change.kind == "fewer_replicas":
                 fewer = _with_floors(gang, dict(change.replicas))

@@ -126,13 +126,15 @@ def fewer_replicas(
 def gang_to_move(
     state: ClusterState, gang: Gang, wanted: Mapping[str, int], kept: Placement | None, timer: Timer
 ) -> Change | None:
-    """The smallest held gang without which this one fits: preferably one that then fits elsewhere, otherwise one of
-    lower priority that would have to go. Non-preemptible ones are left alone. Raises BudgetSpentError."""
+    """The smallest held gang without which this one fits: preferably one that then fits elsewhere as large as it is,
+    otherwise one whose floors still do, otherwise one of lower priority that would have to go. Non-preemptible ones are
+    left alone. Raises BudgetSpentError."""
     sizes = sorted(
         (placement.requests().gpu_milli, name)
         for name, placement in state.placements.items()
         if name != gang.name and placement.gang.preemptible
     )
+    shrunk: Change | None = None
     evicted: Change | None = None
     for _, name in sizes[:MOST_GANGS_TRIED]:
         victim = state.placements[name]
@@ -145,13 +147,16 @@ def gang_to_move(
         own = kept.pods if kept else ()
         whole = Placement(gang, pods_of(without, placed.problem, placed.found.counts, own))
         after = without.exchange(whole) if own else without.hold(whole)
-        floors = {group.name: group.min_replicas for group in victim.gang.groups}
-        if possible(after, victim.gang, floors, timer):
+        if possible(after, victim.gang, victim.replicas, timer):
             return Change("move_gang", f"move gang {name}: it fits elsewhere", gang=name)
+        floors = {group.name: group.min_replicas for group in victim.gang.groups}
+        if shrunk is None and possible(after, victim.gang, floors, timer):
+            text = f"take elastic replicas from gang {name}: its floors still fit"
+            shrunk = Change("shrink_gang", text, gang=name)
         if evicted is None and victim.gang.priority < gang.priority:
             text = f"evict gang {name} (priority {victim.gang.priority}): it would not fit elsewhere"
             evicted = Change("evict_gang", text, gang=name)
-    return evicted
+    return shrunk or evicted
 
 
 def _back(counts: Counts, role: str, most: int, fits: Callable[[Counts], bool]) -> Counts:

@@ -75,7 +75,7 @@ def explain(
             changes.append(fewer)
     except BudgetSpentError:
         pass
-    order = ("move_gang", "looser_level", "fewer_replicas", "evict_gang")
+    order = ("move_gang", "shrink_gang", "looser_level", "fewer_replicas", "evict_gang")
     return replace(found, changes=tuple(sorted(changes, key=lambda change: order.index(change.kind))))
 
 

@@ -161,7 +161,8 @@ class Change:
     """A change that was tried and makes the gang fit."""
 
     kind: str
-    """`fewer_replicas`, `looser_level`, `move_gang` (it fits elsewhere) or `evict_gang` (it doesn't)."""
+    """`fewer_replicas`, `looser_level`, `move_gang` (it fits elsewhere), `shrink_gang` (its floors
+    do) or `evict_gang` (they don't)."""
     text: str
     replicas: tuple[tuple[str, int], ...] = ()
     """fewer_replicas: role and the floor that fits."""
