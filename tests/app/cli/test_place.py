@@ -67,6 +67,16 @@ def test_a_deployment_without_floors_that_has_no_room_is_not_said_to_be_placed(
     assert "optimal" not in said
 
 
+def test_a_queue_that_is_not_there_is_an_error_with_its_place(capsys: Captured, tmp_path: Path) -> None:
+    queues = tmp_path / "queues.yaml"
+    queues.write_text("queues: [{name: chat, parent: all}, {name: all}]\n")
+    deployment = tmp_path / "d.yaml"
+    for queue in ("chatt", "all"):
+        deployment.write_text(f"name: a\nqueue: {queue}\nroles: {{w: {{replicas: 1}}}}\n")
+        said = _fails(capsys, "place", "--cluster", CLUSTER, "--deployment", deployment, "--queues", queues)
+        assert f"d.yaml:1: queue: there is no queue '{queue}' that gangs can wait in; one of chat is" in said
+
+
 def test_json_has_all_of_it(capsys: Captured) -> None:
     assert _place("--deployment", CLOSE, "--deployment", AGENTS, "--deployment", CHAT, "--json") == EXIT_NOT_PLACED
     document: dict[str, Any] = json.loads(capsys.readouterr().out)

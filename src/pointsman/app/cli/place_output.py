@@ -151,8 +151,8 @@ def _print_unplaced(console: Console, answer: Unplaced, name: str) -> None:
 def _missing(missing: Missing) -> str:
     lacks = missing.lacks
     parts = [
-        f"{lacks.gpus:g} GPUs" if lacks.gpu_milli else "",
-        f"{lacks.cpu_milli / 1000:g} CPUs" if lacks.cpu_milli else "",
+        f"{lacks.gpus:g} GPU{'s' * (lacks.gpus > 1)}" if lacks.gpu_milli else "",
+        f"{lacks.cpu_milli / 1000:g} CPU{'s' * (lacks.cpu_milli > 1000)}" if lacks.cpu_milli else "",
         f"{lacks.memory_bytes / 2**30:.4g} GiB" if lacks.memory_bytes else "",
     ]
     what = ", ".join(part for part in parts if part)
