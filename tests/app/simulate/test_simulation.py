@@ -143,7 +143,9 @@ class TestPolicies:
                 return decision(self.name, request, view, now_ms, 0, np.zeros(len(view)), "none")
 
         setup = fleet(2, drains=(Drain(0, 30.0),))
-        with pytest.raises(PolicyError, match=r"policy first failed on request .*: it chose w0/0, which is excluded: draining"):
+        with pytest.raises(
+            PolicyError, match=r"policy first failed on request .*: it chose w0/0, which is excluded: draining"
+        ):
             simulate(shared_prompts(20), setup, First())
 
     def test_a_policy_that_fails_is_named(self, fleet, shared_prompts) -> None:

@@ -129,11 +129,9 @@ def build_problem(
             bundles.append((level, mine))
     sizes = _replica_levels(state, gang, groups, dropped, whole_replicas)
     for role, group in enumerate(groups):
-        level_required = _replica_required(state, gang, group, whole_replicas)
-        if (
-            level_required is not None and group.pods_per_replica == 1
-        ):  # one pod is together; it only has to be in a domain
-            fits[role] = fits[role] & state.domains.is_real[level_required][state.domains.of_node[level_required]]
+        needed = _replica_required(state, gang, group, whole_replicas)
+        if needed is not None and group.pods_per_replica == 1:  # one pod is together; it only has to be in a domain
+            fits[role] = fits[role] & state.domains.is_real[needed][state.domains.of_node[needed]]
     order = _order(groups, counts, bundles, len(topology.names))
     layout = Layout(
         tuple(frozenset({role}) for role in order),
