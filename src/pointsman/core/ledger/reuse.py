@@ -84,8 +84,8 @@ class Reuse:
     def moved(self, keys: Sequence[int]) -> None:
         """These blocks are held in another tier: they are not lost."""
         if self._gone:
-            for key in keys:
-                self._gone.pop(key, None)
+            tokens = sum(self._gone.pop(key, 0) for key in keys)
+            self._evicted = max(self._needed, self._evicted - (tokens << self._shift))
 
     def _sample(self, keys: Sequence[int]) -> Sequence[int]:
         if not self._shift:
