@@ -50,7 +50,7 @@ def test_a_placement_with_other_devices_than_its_pods_ask_for_is_refused() -> No
 def test_pods_of_others_take_the_fullest_device_that_fits() -> None:
     pods = tuple(ForeignPod(f"p{at}", "x", "a", Resources(milli)) for at, milli in enumerate((500, 300, 400, 2000)))
     here = ClusterState.of(Cluster((node("a", gpus=4),), pods), TOPOLOGY)
-    assert here.device_free_milli.tolist() == [[200, 600, 0, 0]]
+    assert here.device_free_milli.tolist() == [[0, 0, 100, 700]]
     assert not here.overcommitted
 
 
@@ -91,3 +91,10 @@ def test_clusters_that_cannot_be_are_refused() -> None:
         ForeignPod("p", "x", "a", gpus(1.5))
     with pytest.raises(PlacementError, match="gpus is -1"):
         Node("a", -1)
+
+
+def test_parts_of_others_that_fit_are_not_too_much_for_their_order() -> None:
+    parts = tuple(ForeignPod(f"p{at}", "d", "a", Resources(milli)) for at, milli in enumerate((500, 300, 500, 700)))
+    here = ClusterState.of(Cluster((Node("a", 3),), (*parts, ForeignPod("whole", "d", "a", Resources(1000)))), TOPOLOGY)
+    assert here.overcommitted == ()
+    assert here.gpu_free_milli.tolist() == [0]

@@ -55,8 +55,9 @@ class ClusterState:
         memory = np.array([node.memory_bytes for node in nodes], dtype=np.int64)
         row_of = {node.name: row for row, node in enumerate(nodes)}
         over: set[str] = set()
-        # Pods that say which devices they have go first: the others are assumed to be on what is left.
-        for pod in sorted(cluster.pods, key=lambda pod: not pod.devices):
+        # Pods that say which devices they have go first: the others are assumed to be on what is left, large parts
+        # before small ones, so that parts that fit are not said to be more than there is for their order alone.
+        for pod in sorted(cluster.pods, key=lambda pod: (not pod.devices, -pod.requests.gpu_milli)):
             row = row_of[pod.node]
             if not _take_foreign(devices[row], pod):
                 over.add(pod.node)
