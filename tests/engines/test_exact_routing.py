@@ -376,7 +376,6 @@ async def test_another_tokenizer_is_named_and_not_used(serve, vllms, session, mo
             assert "set routing.tokenizers to the directory that it loads its own from" in kv["reason"]
         first = await front_end.chat(story("Leslie"))
         second = await front_end.chat(turn(story("Leslie"), first, "And then?"))
-        assert not any(one.get("exact") for one in second.decision["candidates"])
         assert second.worker == first.worker
         assert second.cached_tokens > 200
 
