@@ -105,7 +105,7 @@ def ratio_bound(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, 
     mean = statistics.fmean(ratios)
     if len(ratios) < 2:
         return mean, mean, mean
-    half = stats.t.ppf(0.975, len(ratios) - 1) * statistics.stdev(ratios) / len(ratios) ** 0.5
+    half = float(stats.t.ppf(0.975, len(ratios) - 1)) * statistics.stdev(ratios) / len(ratios) ** 0.5
     return mean, mean - half, mean + half
 
 
