@@ -263,7 +263,7 @@ def test_names_in_the_report_are_escaped(simulate: Simulate, trace: Path, tmp_pa
     ("arguments", "part"),
     [
         (["--policy", "round_robbin"], "unknown policy 'round_robbin'; did you mean 'round_robin'?"),
-        (["--policy", ","], "--policy ',': name at least one; there are auto, kv"),
+        (["--policy", ","], "--policy ',': name at least one; there are auto, cost, kv"),
         (["--profile", "h100/lama-8b"], "profile 'h100/lama-8b' is not known; did you mean 'h100/llama-8b'?"),
         (["--workers", "0"], "--workers 0: at least one worker is needed"),
         (["--workers", "two"], "--workers two: write a number such as 16"),
