@@ -113,7 +113,7 @@ def test_room_costs_more_the_more_of_what_is_lost_is_needed_again() -> None:
 def test_an_emptier_cache_gives_room_for_less() -> None:
     columns = loaded(0, 0) | {"held_tokens": [250_000, 25_000]}
     terms = decide(view(2, **columns)).terms
-    assert terms["eviction_ms"][1] == pytest.approx(terms["eviction_ms"][0] * 25 / 137.5)
+    assert terms["eviction_ms"][1] == pytest.approx(terms["eviction_ms"][0] * (1 - (137.5 - 25) / 300))
 
 
 def test_load_above_the_others_costs_a_whole_prompt_a_request() -> None:

@@ -4,7 +4,7 @@ What a request leaves in a cache takes the place of what was there: least recent
 loses so, the share `reuse` (observed, see core/ledger/reuse.py) is needed again and computed again, which takes as much
 room once more, and so on: each token of room costs reuse + reuse² + … = reuse / (1 − reuse) computed tokens.
 
-A cache that is emptier than those of the others gives room for nothing in that proportion. All of them still being
+A cache that is emptier than those of the others gives room for less. All of them still being
 empty makes no difference: what two workers hold of one prompt is missing later, when they are full.
 """
 
@@ -33,14 +33,12 @@ def recomputations(view: FleetView) -> float:
 
 
 def fullness(view: FleetView, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Floats:
-    """How full each cache is beside the mean of the eligible ones, at most 1; 1 where that is not known."""
+    """1, less by how much emptier each cache is than the mean of the eligible ones; 1 where that is not known."""
     capacity, held = view.table[Column.KV_CAPACITY_TOKENS], view.table[Column.HELD_TOKENS]
     all_known = np.count_nonzero(capacity) == len(capacity)
     share = held / capacity if all_known else np.where(capacity > 0, held / np.maximum(capacity, 1.0), 1.0)
     mean = float(np.add.reduce(share if len(rows) == len(share) else share[rows])) / len(rows)
-    if mean <= 0:
-        return np.ones(len(share))
-    full: Floats = np.minimum(1.0, share / mean)
+    full: Floats = 1.0 - np.maximum(0.0, mean - share)
     return full if all_known else np.where(capacity > 0, full, 1.0)
 
 
