@@ -81,17 +81,17 @@ def _capacity_results(short_runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def test_the_capacity_tables_compare_each_run_with_its_own_kind(short_runs: dict[str, dict[str, Any]]) -> None:
     results = _capacity_results(short_runs)
     text = llmd_capacity.markdown(results)
-    assert "| llm-d precise 3/2/2 | 1,100 | 1,003 | -8.8% | 1,100 |" in text
+    assert "| llm-d precise 3/2/2 | 1,100 | 1,004 | -8.7% | 1,100 |" in text
     assert "| 20/s | none |" in text  # a published knee, and a simulated run without one
-    assert "| pointsman kv | 2,000 (1) | 1.000 |" in text
+    assert "| pointsman cost | 2,000 (1) | 1.000 |" in text
     assert "| 250 output tokens | – | – | 777 | – |" in text
-    assert "Largest deviation of tok/s: -8.8%. Policies whose" in text
+    assert "Largest deviation of tok/s: -8.7%. Policies whose" in text
     assert "in the published order; knees are **not all the same**." in text
     found = llmd_capacity.summary(results)
     assert found["default_to_best"] == {"uniform": 1.0, "zipf": 1.0}
     assert found["in_order"]  # all published values are equal, so any order is theirs
     assert not found["same_knees"]
-    assert found["deviations"]["llm-d precise 3/2/2"] == pytest.approx(1_003 / 1_100 - 1)
+    assert found["deviations"]["llm-d precise 3/2/2"] == pytest.approx(1_004 / 1_100 - 1)
 
 
 def test_order_and_knees_are_compared_with_the_published_ones(short_runs: dict[str, dict[str, Any]]) -> None:
