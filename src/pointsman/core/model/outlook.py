@@ -14,9 +14,14 @@ class Outlook:
     answers_seen: float = 0.0
     """Answers that the expectation rests on, older ones counting less; 0 = a guess."""
     reuse: float = 0.0
-    """Share of KV tokens evicted by the last worker that held them that had to be computed again later, 0 to 1."""
+    """Share of KV tokens evicted by the last worker that held them that had to be computed again later, 0 to 1, among
+    those of which that is known by now."""
     evictions_seen: float = 0.0
     """Evicted tokens that `reuse` rests on, older ones counting less; 0 = nothing was seen yet."""
+    found_tokens: float = 0.0
+    """Of recent prompts for its model, what was thought to be in the cache where they went; older ones count less."""
+    computed_tokens: float = 0.0
+    """The others of these."""
     arrivals_per_s: float = 0.0
     """Requests a second for its model lately, for all workers together."""
     adapter_load_ms: float = 0.0

@@ -1,6 +1,6 @@
 """cost: the worker where a request costs the least time, its own and everybody else's.
 
-    score = ttft + completion + slowdown + eviction + spread     (+ slo + adapter + weight, where they play a part)
+    score = ttft + completion + slowdown + eviction + placement  (+ slo + adapter + weight, where they play a part)
 
 All terms are milliseconds of the time model (`step = a + b·sequences + c·context + d·prefill tokens + q·squares`, with
 the coefficients learned for each worker) and add up to the score. N sequences are there, which hold C tokens of
@@ -11,7 +11,7 @@ context; the request has P prompt tokens of which n are new there, and an answer
     slowdown    min(O·N, R) · (b + c·(P + O/2))   what those there decode beside it; R tokens are to come for them
                 + A · ttft²                       A requests a ms come to a worker, and wait until its prompt is through
     eviction    L · d · (n + O) · fullness        L tokens are computed again for each token of room: cost_eviction.py
-    spread      (1 + L) · d·P · max(0, N − 1.1·mean N − 4)
+    placement   what the requests cost that new content will draw there: cost_placement.py
     slo         what is wasted by promises that will be broken: cost_promises.py
     adapter     the time to load the request's LoRA adapter, where it is not there
     weight      all that by (1 / weight − 1)
@@ -22,8 +22,7 @@ A·ttft²: half a ttft each for A·ttft requests, twice as many as on the averag
 likelier to get the next ones with its beginning.
 
 What those who decode wait for while the prompt is computed (N·d·n) is not in it: it grows with the load of the worker
-that should be relieved, so it would leave a busy one with all requests whose prompts it holds. Spread is for the same:
-above the guard each request too many costs as much as its whole prompt anew, so that no cache makes up for it.
+that should be relieved, so it would leave a busy one with all requests whose prompts it holds.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from numpy.typing import NDArray
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_eviction import fullness, recomputations, room_tokens
+from pointsman.core.policies.cost_eviction import filled_share, fullness, recomputations, room_tokens
 from pointsman.core.policies.cost_load import CostLoad, Floats, cost_load
+from pointsman.core.policies.cost_placement import placement_ms
 from pointsman.core.policies.cost_promises import others_misses_ms, own_misses_ms
-from pointsman.core.policies.load_price import GUARD_FACTOR, GUARD_SLACK_REQUESTS
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
 from pointsman.core.timing.fleet_times import TimeRows, fleet_times
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
@@ -89,16 +88,18 @@ def cost_terms(
     beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS]) * request.sequences
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
-    all_there = float(np.add.reduce(load.there if len(rows) == len(view) else load.there[rows]))
-    above = load.there - GUARD_FACTOR * all_there / len(rows) - GUARD_SLACK_REQUESTS
+    filled = filled_share(view)
+    beside_ms = times.b + times.c * own_context
     completion_ms = ttft_ms + max(0.0, output - 1) * decode_step_ms
     terms = {
         "ttft_ms": ttft_ms,
         "completion_ms": completion_ms,
-        "slowdown_ms": beside * (times.b + times.c * own_context) + coming_per_ms * ttft_ms * ttft_ms,
-        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(view, rows),
-        "spread_ms": (1 + again) * whole * np.maximum(above, 0.0),
+        "slowdown_ms": beside * beside_ms + coming_per_ms * ttft_ms * ttft_ms,
+        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(filled, rows),
     }
+    placement = placement_ms(request, view, load, filled, rows, output * beside_ms, (2 + again) * whole)
+    if placement is not None:
+        terms["placement_ms"] = placement
     misses = (
         own_misses_ms(request, ttft_ms, completion_ms, decode_step_ms, times, now_ms),
         others_misses_ms(view, computed, output, step_ms, decode_step_ms, times),

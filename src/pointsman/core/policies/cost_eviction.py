@@ -11,6 +11,7 @@ empty makes no difference: what two workers hold of one prompt is missing later,
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
@@ -25,21 +26,30 @@ while nothing is known stay for long; those that are not made can be made later.
 
 def recomputations(view: FleetView) -> float:
     """How many tokens will be computed again for each token of room."""
-    outlook = view.outlook
-    seen = outlook.evictions_seen
-    share = (outlook.reuse * seen + MOST_REUSE * BELIEVED_TOKENS) / (seen + BELIEVED_TOKENS)
-    share = min(MOST_REUSE, share)
-    return share / (1 - share)
+    return times_again(view.outlook.reuse, view.outlook.evictions_seen)
 
 
-def fullness(view: FleetView, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Floats:
-    """1, less by how much emptier each cache is than the mean of the eligible ones; 1 where that is not known."""
+def times_again(share: float, seen_tokens: float) -> float:
+    """share + share² + …, of a share that rests on so many tokens."""
+    believed = (share * seen_tokens + MOST_REUSE * BELIEVED_TOKENS) / (seen_tokens + BELIEVED_TOKENS)
+    believed = min(MOST_REUSE, believed)
+    return believed / (1 - believed)
+
+
+def filled_share(view: FleetView) -> Floats:
+    """Share of each cache that holds content; 1 where that is not known."""
     capacity, held = view.table[Column.KV_CAPACITY_TOKENS], view.table[Column.HELD_TOKENS]
-    all_known = np.count_nonzero(capacity) == len(capacity)
-    share = held / capacity if all_known else np.where(capacity > 0, held / np.maximum(capacity, 1.0), 1.0)
-    mean = float(np.add.reduce(share if len(rows) == len(share) else share[rows])) / len(rows)
-    full: Floats = 1.0 - np.maximum(0.0, mean - share)
-    return full if all_known else np.where(capacity > 0, full, 1.0)
+    if np.count_nonzero(capacity) == len(capacity):
+        share: Floats = held / capacity
+        return share
+    return np.where(capacity > 0, held / np.maximum(capacity, 1.0), 1.0)
+
+
+def fullness(filled: Floats, rows: NDArray[np.intp]) -> Floats:
+    """1, less by how much emptier each cache is than the mean of the eligible ones."""
+    mean = float(np.add.reduce(filled if len(rows) == len(filled) else filled[rows])) / len(rows)
+    full: Floats = 1.0 - np.maximum(0.0, mean - filled)
+    return full
 
 
 def room_tokens(request: Request, view: FleetView, load: CostLoad) -> Floats:

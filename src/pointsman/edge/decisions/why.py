@@ -272,7 +272,9 @@ _PHRASES = {
     "slo_ms": _phrase("{} less at stake for promised times", "{} more at stake for promised times"),
     "adapter_ms": _phrase("{} less loading of the LoRA adapter", "{} more loading of the LoRA adapter"),
     "weight_ms": _phrase("{} less by the workers' weights", "{} more by the workers' weights"),
-    "spread_ms": _phrase("{} less for load above the others'", "{} more for load above the others'"),
+    "placement_ms": _phrase(
+        "{} less for what its new content draws there", "{} more for what its new content draws there"
+    ),
     "new_tokens": _tokens("{} less to compute", "{} more to compute"),
     "uncached_tokens": _tokens("{} less to compute", "{} more to compute"),
     "waiting_tokens": _tokens("{} less for prompts that wait there", "{} more for prompts that wait there"),
