@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_eviction import filled_share, fullness, recomputations, room_tokens
+from pointsman.core.policies.cost_eviction import filled, fullness, recomputations, room_tokens
 from pointsman.core.policies.cost_load import CostLoad, Floats, cost_load
 from pointsman.core.policies.cost_placement import placement_ms
 from pointsman.core.policies.cost_promises import others_misses_ms, own_misses_ms
@@ -88,16 +88,16 @@ def cost_terms(
     beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS]) * request.sequences
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
-    filled = filled_share(view)
+    caches = filled(view, rows)
     beside_ms = times.b + times.c * own_context
     completion_ms = ttft_ms + max(0.0, output - 1) * decode_step_ms
     terms = {
         "ttft_ms": ttft_ms,
         "completion_ms": completion_ms,
         "slowdown_ms": beside * beside_ms + coming_per_ms * ttft_ms * ttft_ms,
-        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(filled, rows),
+        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(caches),
     }
-    placement = placement_ms(request, view, load, filled, rows, output * beside_ms, (2 + again) * whole)
+    placement = placement_ms(request, view, load, caches, rows, output * beside_ms, (2 + again) * whole)
     if placement is not None:
         terms["placement_ms"] = placement
     misses = (

@@ -10,6 +10,8 @@ empty makes no difference: what two workers hold of one prompt is missing later,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,19 +38,31 @@ def times_again(share: float, seen_tokens: float) -> float:
     return believed / (1 - believed)
 
 
-def filled_share(view: FleetView) -> Floats:
-    """Share of each cache that holds content; 1 where that is not known."""
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """How full the caches are."""
+
+    share: Floats
+    """Of each worker, 0 to 1; 1 where that is not known."""
+    least: float
+    """Of the eligible ones."""
+    mean: float
+
+
+def filled(view: FleetView, rows: NDArray[np.intp]) -> Filled:
+    """`rows`: the eligible workers, at least one."""
     capacity, held = view.table[Column.KV_CAPACITY_TOKENS], view.table[Column.HELD_TOKENS]
     if np.count_nonzero(capacity) == len(capacity):
-        share: Floats = held / capacity
-        return share
-    return np.where(capacity > 0, held / np.maximum(capacity, 1.0), 1.0)
+        share = held / capacity
+    else:
+        share = np.where(capacity > 0, held / np.maximum(capacity, 1.0), 1.0)
+    mine = share if len(rows) == len(share) else share[rows]
+    return Filled(share, float(np.minimum.reduce(mine)), float(np.add.reduce(mine)) / len(rows))
 
 
-def fullness(filled: Floats, rows: NDArray[np.intp]) -> Floats:
+def fullness(caches: Filled) -> Floats:
     """1, less by how much emptier each cache is than the mean of the eligible ones."""
-    mean = float(np.add.reduce(filled if len(rows) == len(filled) else filled[rows])) / len(rows)
-    full: Floats = 1.0 - np.maximum(0.0, mean - filled)
+    full: Floats = np.minimum(1.0, caches.share + (1.0 - caches.mean))
     return full
 
 

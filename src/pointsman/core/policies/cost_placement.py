@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
-from pointsman.core.policies.cost_eviction import times_again
+from pointsman.core.policies.cost_eviction import Filled, times_again
 from pointsman.core.policies.cost_load import CostLoad, Floats
 
 
@@ -34,7 +34,7 @@ def placement_ms(
     request: Request,
     view: FleetView,
     load: CostLoad,
-    filled: Floats,
+    caches: Filled,
     rows: NDArray[np.intp],
     beside_ms: Floats,
     move_ms: Floats,
@@ -42,17 +42,17 @@ def placement_ms(
     """Milliseconds, one a worker; None where it makes no difference.
 
     Args:
-        filled: share of each cache that holds content.
         rows: the eligible workers.
         beside_ms: what one sequence more beside it costs a request.
         move_ms: what computing the whole prompt elsewhere costs, with the room for it.
     """
-    nobody_holds = float(np.minimum.reduce(load.new[rows]))
-    mine = filled[rows]
-    least, mean = float(np.minimum.reduce(mine)), float(np.add.reduce(mine)) / len(rows)
-    if mean <= least or nobody_holds <= 0:
+    new, there = (load.new, load.there) if len(rows) == len(view) else (load.new[rows], load.there[rows])
+    nobody_holds = float(np.minimum.reduce(new))
+    mean_there = float(np.add.reduce(there)) / len(rows)
+    if caches.mean <= caches.least or nobody_holds <= 0 or mean_there <= 0:
         return None
-    mean_there = float(np.add.reduce(load.there[rows])) / len(rows)
-    brings = (uses(view) * 2 * mean_there / mean) * beside_ms * np.maximum(filled - least, 0.0)
+    # Those that may not take it may be emptier.
+    fuller = np.maximum(caches.share - caches.least, 0.0)
+    brings = (uses(view) * 2 * mean_there / caches.mean) * beside_ms * fuller
     price: Floats = np.minimum(brings, move_ms) * (nobody_holds / max(1, request.prompt_tokens))
     return price
