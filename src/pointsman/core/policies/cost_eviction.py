@@ -4,8 +4,8 @@ What a request leaves in a cache takes the place of what was there: least recent
 loses so, the share `reuse` (observed, see core/ledger/reuse.py) is needed again and computed again, which takes as much
 room once more, and so on: each token of room costs reuse + reuse² + … = reuse / (1 − reuse) computed tokens.
 
-A cache that is emptier than those of the others gives room for less. All of them still being
-empty makes no difference: what two workers hold of one prompt is missing later, when they are full.
+A cache that is emptier than those of the others gives room for less. All of them still being empty makes no difference:
+what two workers hold of one prompt is missing later, when they are full.
 """
 
 from __future__ import annotations
