@@ -11,6 +11,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, BlockHash, KeySpec
 from pointsman.core.model.worker import WorkerId, WorkerSpec
@@ -132,6 +133,8 @@ class AttemptFailed:
     at_ms: float
     reason: str
     unreachable: bool = False
+    fault: Fault | None = None
+    """None: not the worker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,8 @@ class Failed:
     request_id: str
     at_ms: float
     reason: str
+    fault: Fault | None = None
+    """None: not the worker's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Front ends that share a fleet: what they tell each other."""
