@@ -1,4 +1,4 @@
-"""Fault: in which way a worker failed a request. What may be tried again, and what speaks against the worker, differ."""
+"""Fault: in which way a worker failed a request. What may be tried again, and what speaks against it, differ."""
 
 from __future__ import annotations
 
