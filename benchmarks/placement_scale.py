@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from harness import report
+from harness import placement_plot, report
 from harness.command import carry_out
 from harness.noise import NoiseMeter
 from harness.placement_fleets import fleet, gangs
@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one round on 64 and 512 nodes, nothing written")
     arguments = parser.parse_args()
     options = Options(nodes=(64, 512), rounds=1, budget_s=2.0) if arguments.quick else Options()
-    return carry_out(
+    status = carry_out(
         "placement_scale",
         options,
         lambda: run(options),
@@ -157,6 +157,9 @@ def main() -> int:
         keep=not arguments.quick,
         page=report.PLACEMENT_PAGE,
     )
+    if status == 0 and not arguments.quick:
+        placement_plot.draw()
+    return status
 
 
 if __name__ == "__main__":

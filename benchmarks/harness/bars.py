@@ -14,7 +14,10 @@ from harness.subjects import EXACT_SUBJECT
 
 Results = Mapping[str, Mapping[str, Any]]
 """Benchmark → its results file."""
-_NAMES = ("decision", "relay", "streams", "index", "simulator", "llmd_capacity", "mooncake_fast25", "simulated_vs_live")
+_NAMES = (
+    "decision", "relay", "streams", "index", "simulator", "llmd_capacity", "mooncake_fast25", "simulated_vs_live",
+    "cost_quality", "placement_oracle", "placement_scale", "placement_cluster",
+)  # fmt: skip
 _AT_8, _AT_256 = "cost/8/6400", "cost/256/6400"
 _DYNAMO = "dynamo kv"
 SIMULATED_BLOCKS = "/512"
@@ -57,7 +60,7 @@ def bars(results: Results) -> list[Bar]:
         *_streams(results),
         *_index(results),
         *_simulated(results),
-        *_elsewhere(),
+        *_placement(results),
     ]
 
 
@@ -154,7 +157,7 @@ def _simulated(results: Results) -> list[Bar]:
     live = results.get("simulated_vs_live", {}).get("summary", {})
     seconds = [row["cpu_s"] for case, row in speed.items() if case.endswith(SIMULATED_BLOCKS)]
     deviations = [abs(value) for value in capacity.get("deviations", {}).values()]
-    ratios = capacity.get("default_to_best", {})
+    ratios = results.get("cost_quality", {}).get("summary", {}).get("default_to_best", {})
     ordered = capacity.get("in_order")
     order = nodes.get("ttft_mean_s", {})
     local = nodes.get("local_to_load_balance")
@@ -206,11 +209,23 @@ def _largest(values: list[float]) -> float | None:
     return max(values, default=None)
 
 
-def _elsewhere() -> list[Bar]:
-    later = "comes with its part"
+def _placement(results: Results) -> list[Bar]:
+    """Gangs; their tables are on a page of their own."""
+    counts = results.get("placement_oracle", {}).get("counts")
+    scale = _rows(results, "placement_scale")
+    worst = [scale.get(f"512×8, {use}% use", {}).get("worst_s", {}) for use in (0, 50)]
+    cluster = results.get("placement_cluster", {}).get("summary", {})
+    missed = None if counts is None else float(sum(n for what, n in counts.items() if what.startswith("missed")))
     return [
-        Bar("512-pod × 8-GPU gang on 512 nodes with topology: plan", None, 1.0, "s", note=later),
+        Bar("512-pod × 8-GPU gang on 512 nodes with topology: plan, worst", _worst(worst, "512"), 1.0, "s"),
+        Bar("the same on 5,000 nodes", _worst(worst, "5000"), 5.0, "s"),
+        Bar("1,000 waiting gangs on 512 and 5,000 nodes: the longest cycle", cluster.get("cycle_s"), 10.0, "s"),
+        Bar("placements that an exact solver finds on small clusters and ours misses", missed, 0.0, ""),
     ]
+
+
+def _worst(rows: list[Mapping[str, float]], nodes: str) -> float | None:
+    return _largest([row[nodes] for row in rows if nodes in row])
 
 
 def markdown(results: Results) -> str:

@@ -19,7 +19,6 @@ RESULTS: dict[str, dict[str, Any]] = {
             "deviations": {"random": -0.16, "load": 0.1},
             "in_order": True,
             "same_knees": False,
-            "default_to_best": {"uniform": 1.0, "zipf": 0.98},
         }
     },
     "mooncake_fast25": {
@@ -34,6 +33,10 @@ RESULTS: dict[str, dict[str, Any]] = {
             "kv": {"off": {"ttft_p50_ms": 0.02, "ttft_p99_ms": -0.11}},
         }
     },
+    "cost_quality": {"summary": {"default_to_best": {"uniform": 1.0, "zipf": 0.98}}},
+    "placement_scale": {"summary": {"512×8, 0% use": {"worst_s": {"512": 0.02, "5000": 5.5}}}},
+    "placement_cluster": {"summary": {"cycle_s": 7.0}},
+    "placement_oracle": {"counts": {"placed, same cost": 5, "missed": 1}},
     "index": {"filled": {"1": {"bytes_per_pair": 159.0}}},
 }
 
@@ -72,6 +75,18 @@ def test_the_simulator_is_held_to_what_was_published() -> None:
     wrong = {"mooncake_fast25": {"summary": {"ttft_mean_s": order, "local_to_load_balance": 3.7 / 3.0}}}
     assert _lines(wrong)["the same: policies in the paper's order (1 = yes)"] == "**not reached**"
     assert _lines(wrong)[figure] == "**not reached**"
+
+
+def test_gangs_are_judged_on_empty_clusters_and_on_used_ones() -> None:
+    lines = _lines(RESULTS)
+    assert lines["512-pod × 8-GPU gang on 512 nodes with topology: plan, worst"] == "reached"
+    assert lines["the same on 5,000 nodes"] == "**not reached**"
+    assert lines["1,000 waiting gangs on 512 and 5,000 nodes: the longest cycle"] == "reached"
+    missed = "placements that an exact solver finds on small clusters and ours misses"
+    assert lines[missed] == "**not reached**"
+    used = {"512×8, 0% use": {"worst_s": {"512": 0.1}}, "512×8, 50% use": {"worst_s": {"512": 1.5}}}
+    worst = _lines({"placement_scale": {"summary": used}})
+    assert worst["512-pod × 8-GPU gang on 512 nodes with topology: plan, worst"] == "**not reached**"
 
 
 def test_what_is_missing_is_said_to_be_not_measured() -> None:
