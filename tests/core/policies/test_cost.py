@@ -207,3 +207,34 @@ class TestPromises:
         made = decide(view(2, **columns))
         assert made.worker == "w1/0"
         assert made.terms["slo_ms"][0] > 100 * max(made.terms["slo_ms"][1], 1e-6)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(0, 300), st.integers(0, 300), st.integers(0, 6_000), st.integers(0, 3_000), st.floats(0.5, 4)
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    prompt_tokens=st.integers(1, 3_000),
+)
+def test_what_fits_into_one_step_is_predicted_as_what_does_not(
+    rows: list[tuple[int, int, int, int, float]], prompt_tokens: int
+) -> None:
+    """Beside a worker with a long queue all are computed the long way; the others' terms stay what they are."""
+    running, waiting, prefill, cached, factors = (list(column) for column in zip(*rows, strict=True))
+    request = replace(REQUEST, prompt_tokens=prompt_tokens)
+
+    def first_tokens(more: int) -> list[float]:
+        fleet = view(
+            len(rows) + more,
+            RUNNING=running + more * [1],
+            WAITING_FIRST=waiting + more * [1],
+            PREFILL_TOKENS=prefill + more * [1_000_000],
+            CACHED_TOKENS=[min(each, prompt_tokens) for each in cached] + more * [0],
+        )
+        decision = decide(fleet, request, times(*factors, *(more * [1.0])))
+        return np.asarray(decision.terms["ttft_ms"])[: len(rows)].tolist()
+
+    assert first_tokens(0) == first_tokens(1)
