@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from pointsman.app.cli.made_page import write_or_check
 from pointsman.edge.configuration.describe import expected, item_of, struct_of, value_of, without_annotation
 from pointsman.edge.configuration.tree import ConfigTree
 
@@ -138,19 +138,7 @@ def _cell(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the page, or check it; the exit status."""
-    check = "--check" in arguments
-    files = [argument for argument in arguments if argument != "--check"]
-    if len(files) != 1:
-        print("usage: python -m pointsman.app.cli.configuration_doc [--check] FILE", file=sys.stderr)
-        return 2
-    file, text = Path(files[0]), document()
-    if not check:
-        file.write_text(text, encoding="utf-8")
-        return 0
-    if file.exists() and file.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{file} is out of date: run `python -m pointsman.app.cli.configuration_doc {file}`", file=sys.stderr)
-    return 1
+    return write_or_check(arguments, "pointsman.app.cli.configuration_doc", document)
 
 
 if __name__ == "__main__":

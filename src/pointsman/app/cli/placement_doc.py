@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from pointsman.app.cli.configuration_doc import tables
+from pointsman.app.cli.made_page import write_or_check
 from pointsman.edge.manifests.cluster_spec import ClusterSpec
 from pointsman.edge.manifests.deployment_spec import DeploymentSpec
 from pointsman.edge.manifests.queue_file import QueuesSpec
@@ -36,19 +36,7 @@ def document() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the page, or check it; the exit status."""
-    check = "--check" in arguments
-    files = [argument for argument in arguments if argument != "--check"]
-    if len(files) != 1:
-        print("usage: python -m pointsman.app.cli.placement_doc [--check] FILE", file=sys.stderr)
-        return 2
-    file, text = Path(files[0]), document()
-    if not check:
-        file.write_text(text, encoding="utf-8")
-        return 0
-    if file.exists() and file.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{file} is out of date: run `python -m pointsman.app.cli.placement_doc {file}`", file=sys.stderr)
-    return 1
+    return write_or_check(arguments, "pointsman.app.cli.placement_doc", document)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence as Hashes
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pointsman.core.engine_model.block_pool import Key
 from pointsman.core.engine_model.events import BlockStored
 from pointsman.core.engine_model.request import EngineRequest, LengthRequest
 from pointsman.core.model.stage import Stage
-
-if TYPE_CHECKING:
-    from pointsman.core.engine_model.decoders import Decoders
 
 
 class SequenceState(enum.IntEnum):
@@ -24,6 +21,16 @@ class SequenceState(enum.IntEnum):
     ABORTED = 3
     RESERVED = 4
     """It has KV blocks, and their contents are on their way from another engine."""
+
+
+class StepCount(Protocol):
+    """Steps of all that decode together, see decoders.py."""
+
+    block_size: int
+    ticks: int
+    """That are done."""
+    opened: int
+    """That have begun."""
 
 
 class Sequence:
@@ -93,7 +100,7 @@ class Sequence:
         self.still_length = prompt_length
         self.still_computed = 0
         self.still_blocks = 0
-        self.decoders: Decoders | None = None
+        self.decoders: StepCount | None = None
         self.offset = 0
         self.serial = 0
 
