@@ -1,0 +1,1 @@
+"""etcd: a small client, over the JSON gateway that every etcd has."""
