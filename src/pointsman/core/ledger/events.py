@@ -1,7 +1,8 @@
 """Events: everything that may change what the ledger holds. Each carries when it happened, in ms of the caller's clock.
 
-The life of a request is `Admitted`, then any number of `Dispatched` … `AttemptFailed`, then for the last attempt
-`Dispatched`, `FirstToken`, `Progress`*, and exactly one of `Finished`, `Refused`, `Failed`, `Cancelled`. The last two
+The life of a request is `Admitted`, then any number of `Dispatched` … `AttemptFailed` (with `FirstToken` and `Progress`
+between them where its stream went on elsewhere), then for the last attempt `Dispatched`, `FirstToken`, `Progress`*, and
+exactly one of `Finished`, `Refused`, `Failed`, `Cancelled`. The last two
 may come at any point.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pointsman.core.model.fault import Fault
+from pointsman.core.model.replica import ReplicaNews
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, BlockHash, KeySpec
 from pointsman.core.model.worker import WorkerId, WorkerSpec
@@ -40,6 +42,14 @@ class WorkerDraining:
     worker: WorkerId
     at_ms: float
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResumed:
+    """It drains no more: new work is for it again, as far as its health allows."""
+
+    worker: WorkerId
+    at_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,9 @@ class Dispatched:
     cached_tokens: int = 0
     exact: bool = False
     """By its own word."""
+    rest: Request | None = None
+    """What is left of it where it goes on from what another worker generated: its prompt is longer by that, and its
+    answer shorter. None: it is as admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +140,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """The worker could not take it; the request waits again. `unreachable`: nobody listens there."""
+    """It goes on elsewhere, from its beginning or, after a first token, from what was generated; it waits again."""
 
     request_id: str
     at_ms: float
     reason: str
-    unreachable: bool = False
     fault: Fault | None = None
     """None: not the worker's."""
 
@@ -248,13 +260,33 @@ class BlocksCleared:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaTold:
+    """Another front end of the fleet told something of its requests. What it told last of a worker holds."""
+
+    replica: str
+    """One start of a front end: a new name each time it starts."""
+    at_ms: float
+    news: ReplicaNews
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGone:
+    """Another front end is not there any more, or was not heard for too long: its requests count no more."""
+
+    replica: str
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; send one about every second so that what has a TTL goes."""
 
     at_ms: float
 
 
-WorkerEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerLeft | HealthRead | MetricsRead | GpuRead
+MembershipEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerResumed | WorkerLeft
+WorkerEvent = MembershipEvent | HealthRead | MetricsRead | GpuRead
 KvEvent = KvFeedChanged | KvChecked | BlocksStored | BlocksRemoved | BlocksCleared
 RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
-Event = WorkerEvent | KvEvent | RequestEvent | Tick
+ReplicaEvent = ReplicaTold | ReplicaGone
+Event = WorkerEvent | KvEvent | RequestEvent | ReplicaEvent | Tick

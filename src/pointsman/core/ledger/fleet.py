@@ -12,6 +12,7 @@ from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
 from pointsman.core.ledger.groups import ModelGroup, ModelGroups
 from pointsman.core.ledger.guards import guard
+from pointsman.core.ledger.replicas import Replicas
 from pointsman.core.ledger.reuse import Reuse
 from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
@@ -21,11 +22,12 @@ from pointsman.core.model.blocks import BlockUnit
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import NO_OUTLOOK, Outlook
+from pointsman.core.model.replica import NO_SHARE, WorkerShare
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.view import NOT_ZERO, Column, Exclusion, FleetView
-from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
+from pointsman.core.model.worker import Role, WorkerId, WorkerSpec, engine_of
 
 METRICS_BELIEVED_MS = 30_000.0
 """An engine's load is unknown when its last reading is older than that: several readings in a row failed."""
@@ -50,6 +52,7 @@ class Fleet:
         self._times = times
         self.caches = Caches(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
         self._entries: dict[WorkerId, WorkerEntry] = {}
+        self.replicas = Replicas(self.table, self.caches, self._entries.get)
         self._groups = ModelGroups()
         self._first_ready_ms: float | None = None
 
@@ -66,6 +69,7 @@ class Fleet:
         self._write_spec(event.spec, slot)
         self._write_exclusion(entry)
         self.caches.add_worker(slot, event.spec, PRIOR_BYTES_PER_TOKEN)
+        self.replicas.joined(entry)
         if self._times is not None:
             self._times.joined(entry)
 
@@ -85,12 +89,23 @@ class Fleet:
         entry.draining = event.reason
         self._write_exclusion(entry)
 
+    def resumed(self, event: ev.WorkerResumed) -> None:
+        """New work for it again, unless its health speaks against it."""
+        entry = self.entry(event.worker)
+        entry.draining = None
+        self._write_exclusion(entry)
+
+    def at_engine(self, engine: str) -> dict[WorkerId, int]:
+        """The workers of an engine, and how many requests are at each."""
+        return {entry.id: entry.in_flight for entry in self._entries.values() if engine_of(entry.id) == engine}
+
     def left(self, event: ev.WorkerLeft) -> None:
         """It is gone; its slot goes with its last request."""
         entry = self.entry(event.worker)
         del self._entries[event.worker]
         self._groups.forget()
         self.caches.remove_worker(entry.slot)
+        self.replicas.left(entry)
         entry.gone = True
         if self._times is not None:
             self._times.left(entry)
@@ -107,6 +122,15 @@ class Fleet:
         if entry is None:
             raise LedgerError(f"worker {worker} is not in the fleet")
         return entry
+
+    def own_shares(self, workers: Collection[WorkerId], at_ms: float) -> dict[WorkerId, WorkerShare]:
+        """What our requests have at these workers; nothing at one that left."""
+        found = ((worker, self._entries.get(worker)) for worker in workers)
+        return {worker: self.replicas.own_share(entry, at_ms) if entry else NO_SHARE for worker, entry in found}
+
+    def own_shares_everywhere(self, at_ms: float) -> dict[WorkerId, WorkerShare]:
+        """What our requests have at the workers at which there are any."""
+        return self.own_shares([entry.id for entry in self._entries.values() if entry.in_flight], at_ms)
 
     def serves(self, model: str) -> bool:
         """True if any worker serves the model."""
@@ -253,7 +277,8 @@ class Fleet:
         if self._times is not None:
             foreign = self.table.cells[Column.FOREIGN]
             entries = self._entries.values()
-            self._times.ticked(entries, {entry.id: int(foreign[entry.slot]) for entry in entries}, at_ms)
+            not_ours = {entry.id: int(foreign[entry.slot]) + entry.others.sequences for entry in entries}
+            self._times.ticked(entries, not_ours, at_ms)
 
     # ---- views
 
@@ -296,11 +321,11 @@ class Fleet:
             usable=status is Exclusion.NONE,
             reason=entry.draining or entry.health.reason,
             running=entry.in_flight,
-            sequences=int(column[Column.RUNNING]),
+            sequences=int(column[Column.RUNNING]) - entry.others.sequences,
             foreign=int(column[Column.FOREIGN]),
             queued=int(column[Column.QUEUED]),
-            prefill_tokens=int(column[Column.PREFILL_TOKENS]),
-            kv_tokens=int(column[Column.KV_TOKENS]),
+            prefill_tokens=int(column[Column.PREFILL_TOKENS]) - entry.others.prefill_tokens,
+            kv_tokens=int(column[Column.KV_TOKENS]) - entry.others.kv_tokens,
             kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
             kv_use=entry.kv_use,
             gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,
@@ -311,6 +336,7 @@ class Fleet:
             exact=self.caches.is_exact(entry.slot),
             totals=entry.totals,
             times=None if self._times is None else self._times.snapshot(entry),
+            others=entry.others,
         )
 
     def _kv_snapshot(self, slot: int) -> KvSnapshot:

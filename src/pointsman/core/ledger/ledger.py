@@ -16,6 +16,7 @@ from pointsman.core.ledger.adapters import AdapterLoads
 from pointsman.core.ledger.arrivals import Arrivals
 from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
 from pointsman.core.ledger.fleet import Fleet
+from pointsman.core.ledger.outbox import Outbox
 from pointsman.core.ledger.output_lengths import ExpectedLength, OutputLengths
 from pointsman.core.ledger.snapshot import FleetSnapshot
 from pointsman.core.ledger.step_times import StepTimes
@@ -23,6 +24,7 @@ from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import Outlook
+from pointsman.core.model.replica import ReplicaNews
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
@@ -61,6 +63,7 @@ class Ledger:
         self._fleet = Fleet(
             text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash, times=self._times, guards=guards
         )
+        self._outbox: Outbox | None = None
         self._lengths = OutputLengths()
         self._adapter_loads = AdapterLoads()
         self._flights: dict[str, Flight] = {}
@@ -73,6 +76,7 @@ class Ledger:
             ev.WorkerJoined: self._fleet.joined,
             ev.WorkerChanged: self._fleet.changed,
             ev.WorkerDraining: self._fleet.draining,
+            ev.WorkerResumed: self._fleet.resumed,
             ev.WorkerLeft: self._fleet.left,
             ev.HealthRead: self._fleet.health_read,
             ev.MetricsRead: self._metrics_read,
@@ -91,6 +95,8 @@ class Ledger:
             ev.Refused: self._refused,
             ev.Failed: self._failed,
             ev.Cancelled: self._cancelled,
+            ev.ReplicaTold: self._replica_told,
+            ev.ReplicaGone: self._fleet.replicas.gone,
             ev.Tick: self._tick,
         }
         self._handlers = handlers
@@ -98,6 +104,28 @@ class Ledger:
     def apply(self, event: ev.Event) -> None:
         """Take one event in. Raises LedgerError, with nothing changed, when it can't follow what is held."""
         self._handlers[type(event)](event)
+
+    # ---- other front ends of the fleet
+
+    def tell_others(self, wake: Callable[[], None]) -> None:
+        """From now on keep what others have to be told; `wake` is called when there is something to fetch by `news`."""
+        self._outbox = Outbox(wake)
+
+    def news(self, at_ms: float) -> ReplicaNews:
+        """What changed since this was last asked. Nothing unless `tell_others` was called."""
+        if self._outbox is None:
+            return ReplicaNews()
+        workers, prompts, arrivals = self._outbox.take()
+        return ReplicaNews(self._fleet.own_shares(workers, at_ms), prompts, arrivals)
+
+    def whole_news(self, at_ms: float) -> ReplicaNews:
+        """What our requests have everywhere, for who knows nothing of it."""
+        return ReplicaNews(self._fleet.own_shares_everywhere(at_ms), whole=True)
+
+    @property
+    def prompts_not_told(self) -> int:
+        """Prompts of which others were not told, since too much waited to be told."""
+        return 0 if self._outbox is None else self._outbox.prompts_not_told
 
     # ---- what it answers
 
@@ -164,6 +192,10 @@ class Ledger:
         """Model names → workers that serve them, over the whole fleet."""
         return self._fleet.models()
 
+    def at_engine(self, engine: str) -> dict[WorkerId, int]:
+        """The workers of an engine, and how many requests are at each."""
+        return self._fleet.at_engine(engine)
+
     def holds(self, request_id: str) -> bool:
         """True while a request is admitted and not ended."""
         return request_id in self._flights
@@ -193,6 +225,7 @@ class Ledger:
             exact_blocks=self._fleet.caches.exact_blocks,
             totals=replace(self._totals),
             bytes_per_token={model: ratio.bytes_per_token for model, ratio in self._ratios.items()},
+            others=self._fleet.replicas.requests(),
         )
 
     # ---- requests
@@ -203,14 +236,21 @@ class Ledger:
         self._flights[event.request.id] = Flight(event.request)
         self._waiting += 1
         self._came(event.request.model, event.at_ms)
+        if self._outbox is not None:
+            self._outbox.came(event.request.model)
 
-    def _came(self, model: str, at_ms: float) -> None:
+    def _replica_told(self, event: ev.ReplicaTold) -> None:
+        self._fleet.replicas.told(event)
+        for model, count in event.news.arrivals.items():
+            self._came(model, event.at_ms, count)
+
+    def _came(self, model: str, at_ms: float, count: int = 1) -> None:
         arrivals = self._arrivals.get(model)
         if arrivals is None:
             if not self._fleet.serves(model):
                 return
             arrivals = self._arrivals[model] = Arrivals()
-        arrivals.came(at_ms)
+        arrivals.came(at_ms, count)
 
     def _dispatched(self, event: ev.Dispatched) -> None:
         flight = self._flight(event.request_id)
@@ -247,6 +287,8 @@ class Ledger:
             cells[Column.QUEUED, entry.slot] += 1
         if entry.watch is not None:
             entry.watch.started(request, event.at_ms, flight.cached_tokens)
+        if self._outbox is not None:
+            self._tell_sent(self._outbox, flight, entry)
 
     def _first_token(self, event: ev.FirstToken) -> None:
         flight, entry = self._running(event.request_id)
@@ -258,6 +300,7 @@ class Ledger:
         promises.first_token(cells, entry.slot, flight)
         self._learn_adapter_load(flight, entry, event.at_ms)
         flight.prefill_tokens = 0
+        self._changed(entry)
         entry.health.token_seen(event.at_ms)
         if entry.watch is not None and flight.request.streamed:
             # At once: another worker computed the prompt.
@@ -274,6 +317,7 @@ class Ledger:
         flight.kv_tokens += event.tokens
         self._fleet.table.cells[Column.KV_TOKENS, entry.slot] += event.tokens
         promises.progress(self._fleet.table.cells, entry.slot, flight)
+        self._changed(entry)
         entry.health.token_seen(event.at_ms)
 
     def _attempt_failed(self, event: ev.AttemptFailed) -> None:
@@ -348,13 +392,27 @@ class Ledger:
             cells[Column.QUEUED, entry.slot] -= 1
         flight.prefill_tokens = flight.kv_tokens = flight.sequences = 0
         del entry.flights[flight.request.id]
+        self._changed(entry)
         self._fleet.released(entry)
 
     def _forget_unless_started(self, flight: Flight, entry: WorkerEntry) -> None:
         """A request that never got a first token left nothing that one could count on in the worker's cache."""
         if not flight.started:
             others = [other.request for other in entry.flights.values() if other is not flight]
-            self._fleet.caches.taken_back(entry.slot, flight.request, flight.text_before, others)
+            gone = self._fleet.caches.taken_back(entry.slot, flight.request, flight.text_before, others)
+            if self._outbox is not None and not entry.gone:
+                self._outbox.taken_back(entry.id, flight.request, *gone)
+
+    def _changed(self, entry: WorkerEntry) -> None:
+        """What our requests have at a worker."""
+        if self._outbox is not None:
+            self._outbox.changed(entry.id)
+
+    def _tell_sent(self, outbox: Outbox, flight: Flight, entry: WorkerEntry) -> None:
+        caches = self._fleet.caches
+        keys, spec = caches.not_announced(entry.slot, flight.request, flight.cached_tokens, exact=flight.exact)
+        outbox.sent(entry.id, flight.request, keys, spec, by_text=not caches.is_exact(entry.slot))
+        outbox.changed(entry.id)
 
     # ---- the rest
 

@@ -61,3 +61,8 @@ class WorkerSpec:
 def worker_id(engine: str, rank: int = 0) -> WorkerId:
     """The id of one rank of an engine."""
     return WorkerId(f"{engine}/{rank}")
+
+
+def engine_of(worker: WorkerId) -> str:
+    """The engine that a worker is a rank of."""
+    return worker.rpartition("/")[0]
