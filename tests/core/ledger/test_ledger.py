@@ -5,6 +5,7 @@ import pytest
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import LedgerError
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec, worker_id
@@ -132,7 +133,7 @@ class TestExclusions:
         send(ledger, make_request("warm", TEXT), A)
         answer(ledger, "warm")
         send(ledger, make_request("r", TEXT), A)
-        ledger.apply(ev.AttemptFailed("r", 2, "refused", unreachable=True))
+        ledger.apply(ev.AttemptFailed("r", 2, "refused", Fault.UNREACHABLE))
         assert exclusion(ledger, make_request(), A) is Exclusion.UNREACHABLE
         assert ledger.snapshot().text_blocks == 0
         assert ledger.waiting == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import settings
@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.blocks import text_block_keys
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.request import Request
 from pointsman.core.model.slo import Slo
 from pointsman.core.model.view import NOT_ZERO, Column
@@ -136,16 +137,18 @@ class LedgerMachine(RuleBasedStateMachine):
         return self.flights[data.draw(st.sampled_from(names))] if names else None
 
     @precondition(lambda self: self.fleet.live)
-    @rule(data=st.data(), cached=st.integers(0, 300))
-    def dispatch(self, data: st.DataObject, cached: int) -> None:
+    @rule(data=st.data(), cached=st.integers(0, 300), generated=st.integers(0, 40))
+    def dispatch(self, data: st.DataObject, cached: int, generated: int) -> None:
         flight = self.pick(data, at_worker=False)
         if flight is None:
             return
         worker = data.draw(st.sampled_from(sorted(self.fleet.live)))
-        self.ledger.apply(ev.Dispatched(flight.request.id, worker, self.now, cached))
+        prompt_tokens = flight.request.prompt_tokens + generated
+        rest = replace(flight.request, prompt_tokens=prompt_tokens) if generated else None
+        self.ledger.apply(ev.Dispatched(flight.request.id, worker, self.now, cached, rest=rest))
         flight.worker, flight.incarnation = worker, self.fleet.live[worker]
-        flight.prefill = flight.request.prompt_tokens - min(cached, flight.request.prompt_tokens)
-        flight.kv = flight.request.prompt_tokens
+        flight.prefill = prompt_tokens - min(cached, prompt_tokens)
+        flight.kv = prompt_tokens
         flight.started = False
 
     @rule(data=st.data(), tokens=st.integers(0, 50))
@@ -159,12 +162,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.apply(ev.Progress(flight.request.id, self.now, tokens))
         flight.kv += tokens
 
-    @rule(data=st.data(), unreachable=st.booleans())
-    def attempt_fails(self, data: st.DataObject, unreachable: bool) -> None:
+    @rule(data=st.data(), fault=st.sampled_from([None, *Fault]))
+    def attempt_fails(self, data: st.DataObject, fault: Fault | None) -> None:
         flight = self.pick(data, at_worker=True)
         if flight is None:
             return
-        self.ledger.apply(ev.AttemptFailed(flight.request.id, self.now, "test", unreachable))
+        self.ledger.apply(ev.AttemptFailed(flight.request.id, self.now, "test", fault))
         flight.worker = flight.incarnation = None
 
     @rule(data=st.data(), how=st.sampled_from(["finished", "refused", "failed", "cancelled"]))

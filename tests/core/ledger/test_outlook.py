@@ -6,6 +6,7 @@ import pytest
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec, worker_id
@@ -107,7 +108,7 @@ def test_an_adapter_is_there_once_a_request_for_it_was_sent(ledger) -> None:
     send(ledger, Request("r", "lora", 0.0, 10))
     assert missing(ledger) == [0, 1]
     assert ledger.view(Request("asks", "m", 0.0, 1)).column(Column.ADAPTER_MISSING).tolist() == [0, 0]
-    ledger.apply(ev.AttemptFailed("r", 1.0, "refused", unreachable=True))
+    ledger.apply(ev.AttemptFailed("r", 1.0, "refused", Fault.UNREACHABLE))
     assert missing(ledger) == [1, 1]
 
 

@@ -9,6 +9,7 @@ from pointsman.app.simulate.outcome import Status
 from pointsman.app.simulate.telemetry import Telemetry
 from pointsman.app.simulate.worker import ModelledWorker
 from pointsman.core.ledger import events as ev
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.worker import WorkerId
@@ -39,6 +40,6 @@ class Placing:
             if worker.alive:
                 return worker
             tried.add(chosen)
-            self._ledger.apply(ev.AttemptFailed(request.id, now_ms, "connection refused", unreachable=True))
+            self._ledger.apply(ev.AttemptFailed(request.id, now_ms, "connection refused", Fault.UNREACHABLE))
         self._ledger.apply(ev.Failed(request.id, now_ms, "no worker could be reached"))
         return Status.FAILED

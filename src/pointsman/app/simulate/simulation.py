@@ -24,6 +24,7 @@ from pointsman.core.engine_model.sequence import Sequence
 from pointsman.core.engine_model.step import StepResult
 from pointsman.core.ledger import events as ev
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.worker import Role, WorkerId
 from pointsman.core.policies.policy import Policy
@@ -169,7 +170,7 @@ class Simulation:
                 self._end(flight, Status.FAILED)
             else:
                 flight.retries -= 1
-                self.ledger.apply(ev.AttemptFailed(flight.request.id, now_ms, f"{worker.id} broke off", True))
+                self.ledger.apply(ev.AttemptFailed(flight.request.id, now_ms, f"{worker.id} broke off", Fault.UNREACHABLE))
                 self._send(flight, {worker.id})
 
     def _slow_down(self, slower: tuple[ModelledWorker, float]) -> None:

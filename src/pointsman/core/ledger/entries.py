@@ -9,6 +9,7 @@ from pointsman.core.ledger.drift import Drift
 from pointsman.core.ledger.health import Health
 from pointsman.core.ledger.output_lengths import ExpectedLength
 from pointsman.core.ledger.watch import Watch
+from pointsman.core.model.replica import NO_SHARE, WorkerShare
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 
@@ -57,6 +58,8 @@ class WorkerEntry:
     worker_class: str = ""
     foreign_before: int | None = None
     """Requests of others at the reading before the last."""
+    others: WorkerShare = NO_SHARE
+    """What other front ends of the fleet added to its numbers; due times are on our clock."""
 
     @property
     def in_flight(self) -> int:
@@ -74,6 +77,8 @@ class Flight:
     """One admitted request. What `release` takes back is exactly what was added at dispatch and after."""
 
     request: Request
+    """As its worker has it: the one admitted, or what is left of it."""
+    admitted: Request
     entry: WorkerEntry | None = None
     dispatched_ms: float = 0.0
     cached_tokens: int = 0

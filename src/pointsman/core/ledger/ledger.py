@@ -18,10 +18,12 @@ from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
 from pointsman.core.ledger.fleet import Fleet
 from pointsman.core.ledger.outbox import Outbox
 from pointsman.core.ledger.output_lengths import ExpectedLength, OutputLengths
+from pointsman.core.ledger.retry_budget import RetryBudget
 from pointsman.core.ledger.snapshot import FleetSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import Outlook
 from pointsman.core.model.replica import ReplicaNews
@@ -48,6 +50,7 @@ class Ledger:
         prefix_ttl_ms: how long a prompt is thought to stay in a worker's cache when nothing else pushes it out.
         step_priors: step times by names of profiles, from which learning begins; None: step times are not learned.
         guards: limits beyond which workers are excluded.
+        retry_share: retries that each request adds to the budget of them, 0 to 1.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Ledger:
         index_by_hash: bool = False,
         step_priors: Mapping[str, StepCoefficients] | None = None,
         guards: Guards = NO_GUARDS,
+        retry_share: float = 0.2,
     ) -> None:
         self._times = None if step_priors is None else StepTimes(step_priors)
         self._fleet = Fleet(
@@ -68,6 +72,7 @@ class Ledger:
         self._adapter_loads = AdapterLoads()
         self._flights: dict[str, Flight] = {}
         self._waiting = 0
+        self._retries = RetryBudget(retry_share)
         self._sequence = 0
         self._totals = Totals()
         self._ratios: dict[str, TokenRatio] = {}
@@ -196,6 +201,10 @@ class Ledger:
         """The workers of an engine, and how many requests are at each."""
         return self._fleet.at_engine(engine)
 
+    def may_retry(self, at_ms: float) -> bool:
+        """Whether the budget has one more retry of a request that no token came of yet."""
+        return self._retries.left(at_ms)
+
     def holds(self, request_id: str) -> bool:
         """True while a request is admitted and not ended."""
         return request_id in self._flights
@@ -233,8 +242,9 @@ class Ledger:
     def _admitted(self, event: ev.Admitted) -> None:
         if event.request.id in self._flights:
             raise LedgerError(f"request {event.request.id} was admitted already; ids must be unique")
-        self._flights[event.request.id] = Flight(event.request)
+        self._flights[event.request.id] = Flight(event.request, event.request)
         self._waiting += 1
+        self._retries.came()
         self._came(event.request.model, event.at_ms)
         if self._outbox is not None:
             self._outbox.came(event.request.model)
@@ -259,7 +269,7 @@ class Ledger:
         entry = self._fleet.entry(event.worker)
         self._waiting -= 1
         self._sequence += 1
-        request = flight.request
+        request = flight.request = event.rest or flight.admitted
         flight.entry = entry
         flight.dispatched_ms = event.at_ms
         flight.cached_tokens = min(event.cached_tokens, request.prompt_tokens)
@@ -330,7 +340,9 @@ class Ledger:
         self._waiting += 1
         entry.totals.attempts_failed += 1
         self._totals.attempts_failed += 1
-        if event.unreachable:
+        if not flight.started:
+            self._retries.take(event.at_ms)
+        if event.fault is Fault.UNREACHABLE:
             self._fleet.refused(entry, event.reason, event.at_ms)
 
     def _finished(self, event: ev.Finished) -> None:
@@ -339,7 +351,7 @@ class Ledger:
             entry.watch.ended(event.request_id, event.at_ms, _tokens_to_learn_from(flight, event.output_tokens))
         self._end(event.request_id, flight)
         entry.health.token_seen(event.at_ms)
-        self._learn_ratio(flight.request, event.prompt_tokens)
+        self._learn_ratio(flight.admitted, event.prompt_tokens)
         self._learn_length(flight, entry, event)
         if event.cached_tokens is not None and event.prompt_tokens is not None:
             entry.drift.observe(event.prompt_tokens, flight.cached_tokens, event.cached_tokens, flight.exact)
@@ -429,7 +441,7 @@ class Ledger:
 
     def _learn_length(self, flight: Flight, entry: WorkerEntry, event: ev.Finished) -> None:
         """Of an answer to its end: of one that a limit cut off it is known only that it would have been longer."""
-        request, output_tokens = flight.request, event.output_tokens
+        request, output_tokens = flight.admitted, event.output_tokens
         if not output_tokens or flight.expected is None:
             return
         each = output_tokens / request.sequences
@@ -477,6 +489,8 @@ class Ledger:
 def _tokens_to_learn_from(flight: Flight, output_tokens: int | None) -> int | None:
     """Tokens of an answer, where those not reported yet are a token a step; else None."""
     reported = flight.kv_tokens - flight.request.prompt_tokens
+    if output_tokens is not None:  # those that another worker generated before are in the prompt here
+        output_tokens = max(0, output_tokens - (flight.request.prompt_tokens - flight.admitted.prompt_tokens))
     if output_tokens is None or (reported and output_tokens - reported > _MOST_UNREPORTED_TOKENS):
         return None
     return output_tokens

@@ -11,6 +11,7 @@ from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.control_plane import ControlPlane, no_such_level
 from pointsman.edge.configuration.decision_log import DecisionLog
 from pointsman.edge.configuration.execution_group import ExecutionGroup
+from pointsman.edge.configuration.failover import Failover
 from pointsman.edge.configuration.metrics import Metrics
 from pointsman.edge.configuration.routing import Routing
 
@@ -25,6 +26,7 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
         name="execution-group", default=ExecutionGroup()
     )
     routing: Annotated[Routing, Meta(description="Who decides, and by what.")] = Routing()
+    failover: Annotated[Failover, Meta(description="What happens to a request whose engine fails it.")] = Failover()
     decision_log: Annotated[DecisionLog, Meta(description="What is kept of decisions, in memory and on disk.")] = (
         msgspec.field(name="decision-log", default=DecisionLog())
     )
