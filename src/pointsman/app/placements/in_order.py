@@ -1,4 +1,4 @@
-"""Several deployments on one cluster: the one of higher priority first, each whole or not at all."""
+"""Several deployments on one cluster, each whole or not at all: floors of all first, then elastic replicas."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.assembly import spread_of
 from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Placement, Reason, Unplaced
+from pointsman.core.placement.queues.elastic import Capped, capped
 from pointsman.core.placement.queues.tree import QueueTree
-from pointsman.core.placement.queues.usage import Usage, firm_part, floor_of, held_by
-from pointsman.core.placement.solver import place
+from pointsman.core.placement.queues.usage import Usage, firm_part, floor_of
+from pointsman.core.placement.solver import grow, place
 from pointsman.core.placement.state import ClusterState
 
 
@@ -38,7 +39,8 @@ def place_in_order(
     clock_s: Callable[[], float],
     tree: QueueTree | None = None,
 ) -> Planned:
-    """Places gangs by priority, equal ones as they are given; `budget_s` is for each.
+    """Places the floors of all gangs by priority, equal ones as they are given; what is left goes to elastic replicas,
+    in the same order. `budget_s` is for each gang.
 
     With queues none has more than it may: floors that would exceed it are refused, elastic replicas end there.
     Raises PlacementError for two gangs of one name, and for levels that the topology lacks.
@@ -48,34 +50,37 @@ def place_in_order(
         if gang.name in names:
             raise PlacementError(f"two deployments have the name {gang.name}; each needs one of its own")
         names.add(gang.name)
-    now = state
-    answers = []
+    now, usage = state, None if tree is None else Usage.of(tree, state.placements.values())
+    answers: list[Placement | Unplaced] = []
     for gang in sorted(gangs, key=lambda gang: -gang.priority):
-        usage = None if tree is None else Usage.of(tree, now.placements.values())
-        answer = _answer(now, gang, usage, budget_s, clock_s)
+        answer = _floors(now, gang, usage, budget_s, clock_s)
         if isinstance(answer, Placement):
             now = now.hold(answer)
+            usage = None if usage is None else usage.changed(None, answer)
         answers.append(answer)
+    for at, answer in enumerate(answers):
+        if isinstance(answer, Placement) and not answer.is_full:
+            answers[at] = grown = _grown(now, answer, usage, budget_s, clock_s)
+            now = now.exchange(grown)
+            usage = None if usage is None else usage.changed(answer, grown)
     return Planned(state, now, tuple(answers))
 
 
-def _answer(
+def _floors(
     state: ClusterState, gang: Gang, usage: Usage | None, budget_s: float, clock_s: Callable[[], float]
 ) -> Placement | Unplaced:
     refusal = usage.refusal(gang, floor_of(gang), firm_part(gang)) if usage is not None else None
     if refusal is not None:
         return Unplaced(gang, Reason.QUOTA_EXCEEDED, f"{refusal[:1].upper()}{refusal[1:]}.", constraint="queue")
-    answer = place(state, gang, budget_s=budget_s, clock_s=clock_s)
-    return answer if usage is None or isinstance(answer, Unplaced) else _within(state, answer, usage)
+    return place(state, gang, budget_s=budget_s, clock_s=clock_s, elastic=False)
 
 
-def _within(state: ClusterState, placement: Placement, usage: Usage) -> Placement:
-    """Less the elastic replicas that its queue may not have, the last ones first."""
-    gang, cut = placement.gang, placement
-    while usage.refusal(gang, held_by(cut), firm_part(gang)) is not None:
-        last = [(replica, group.name) for group in gang.groups for replica in cut.elastic(group)[:1]]
-        if not last:
-            break
-        replica, role = max(last)
-        cut = cut.without(role, [replica])
-    return cut if cut is placement else replace(cut, spread=spread_of(state, cut.pods))
+def _grown(
+    state: ClusterState, floors: Placement, usage: Usage | None, budget_s: float, clock_s: Callable[[], float]
+) -> Placement:
+    gang = floors.gang
+    cut = Capped(gang, frozenset(), gang) if usage is None else capped(gang, floors, usage.room(gang))
+    left_s = max(0.0, budget_s - floors.elapsed_s)
+    found = grow(state, replace(floors, gang=cut.gang), budget_s=left_s, clock_s=clock_s)
+    allowed = cut.allowed(found)
+    return allowed if len(allowed.pods) == len(found.pods) else replace(allowed, spread=spread_of(state, allowed.pods))

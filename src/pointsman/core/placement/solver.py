@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from pointsman.core.model.errors import PlacementError
@@ -13,7 +13,7 @@ from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.growth import grown
 from pointsman.core.placement.mixing import mixed
 from pointsman.core.placement.optimize import Timer
-from pointsman.core.placement.plan import Optimal, Placement, Unplaced
+from pointsman.core.placement.plan import Optimal, Placement, PodPlace, Unplaced
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.tables import BudgetSpentError
 
@@ -65,8 +65,26 @@ def place(
         placed = Placement(gang, pods, found.found.statement, top, found.found.bound)
     if elastic and not placed.is_full:
         placed = grown(state, gang, kept, placed, wanted, top, timer)
-    placed = replace(placed, pods=mixed(state, gang, placed.pods, own))
-    return replace(placed, spread=spread_of(state, placed.pods), elapsed_s=clock_s() - started_s)
+    return _finished(state, placed, own, clock_s() - started_s)
+
+
+def grow(state: ClusterState, placement: Placement, *, budget_s: float, clock_s: Callable[[], float]) -> Placement:
+    """A gang that has not started yet, with as many elastic replicas as fit: its floors may go elsewhere for that, but
+    their spread does not get worse. What was proved about them holds still. Whether the state holds it is all the same.
+    """
+    started_s = clock_s()
+    gang = placement.gang
+    if gang.name in state.placements:
+        state = state.release(gang.name)
+    floors = {group.name: group.min_replicas for group in gang.groups}
+    timer = Timer(started_s + budget_s, clock_s)
+    found = placement if placement.is_full else grown(state, gang, None, placement, floors, placement.cost, timer)
+    return _finished(state, found, (), placement.elapsed_s + clock_s() - started_s)
+
+
+def _finished(state: ClusterState, placed: Placement, own: Collection[PodPlace], elapsed_s: float) -> Placement:
+    pods = mixed(state, placed.gang, placed.pods, own)
+    return replace(placed, pods=pods, spread=spread_of(state, pods), elapsed_s=elapsed_s)
 
 
 def _holding_only(state: ClusterState, kept: Placement) -> ClusterState:

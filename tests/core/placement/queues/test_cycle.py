@@ -90,6 +90,36 @@ def test_limits_and_quotas_refuse_with_their_numbers() -> None:
     assert result.waiting["firm2"].reason is Reason.QUOTA_EXCEEDED
 
 
+def test_what_can_not_be_preempted_stays_within_the_quota_with_its_elastic_replicas() -> None:
+    tree = QueueTree((Queue("default", quota=gpus(16)),))
+    result = run(empty(6), [gang("firm", 1, most=4, preemptible=False), gang("soft", 1, most=2)], tree=tree)
+    replicas = {name: placement.replicas["worker"] for name, placement in result.state.placements.items()}
+    assert replicas == {"firm": 2, "soft": 2}
+    # Another one's floors are worth more than elastic replicas: those give back their part of the quota.
+    result = run(result.state, [gang("next", 1, preemptible=False)], tree=tree, since_s=running(result.state))
+    replicas = {name: placement.replicas["worker"] for name, placement in result.state.placements.items()}
+    assert replicas == {"firm": 1, "soft": 2, "next": 1}
+
+
+def test_who_gives_way_to_its_own_queue_does_not_come_back_above_the_limit() -> None:
+    tree = QueueTree((Queue("default", limit=gpus(24)),))
+    state = with_gangs(empty(6), gang("low", 3))
+    result = run(state, [gang("urgent", 1, priority=2)], tree=tree)
+    assert held(result) == {"urgent"}  # there is room on the cluster for both, but not within the limit
+    state = with_gangs(empty(8, per_rack=2), gang("wide", 1, most=3))
+    # `elsewhere` goes where nothing is given up, and still takes its part of the limit.
+    elsewhere = Gang("elsewhere", (role("worker", 1, selector={"rack": ("r3",)}),))
+    result = run(state, [elsewhere], tree=tree)
+    assert result.state.placements["elsewhere"].nodes <= {"n6", "n7"}
+    assert result.state.placements["wide"].replicas == {"worker": 2}
+
+
+def test_a_role_without_floor_that_is_too_large_holds_up_no_other_role() -> None:
+    groups = (role("big", 0, 8, 2), role("small", 1, 4, 3))
+    result = run(empty(4), [Gang("a", groups)], tree=QueueTree((Queue("default", limit=gpus(8)),)))
+    assert result.state.placements["a"].replicas == {"big": 0, "small": 2}
+
+
 def test_an_unknown_queue_is_a_reason_and_stops_nobody_else() -> None:
     result = run(empty(1), [gang("lost", queue="nope"), gang("fine")])
     assert held(result) == {"fine"}

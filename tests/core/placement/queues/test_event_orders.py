@@ -20,7 +20,7 @@ from pointsman.core.placement.queues.usage import Usage
 
 TREE = QueueTree(
     (
-        Queue("a", quota=Allowance(16_000), limit=Allowance(40_000)),
+        Queue("a", quota=Allowance(16_000), limit=Allowance(24_000)),
         Queue("b", quota=Allowance(8_000), over_quota_weight=2, preempt_min_runtime_s=60),
         Queue("b.x", "b", quota=Allowance(8_000)),
         Queue("b.y", "b", quota=Allowance(0)),

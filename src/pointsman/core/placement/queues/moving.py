@@ -32,10 +32,12 @@ def consolidated(books: Books, gang: Gang) -> Books | None:
 
 
 def settled(books: Books, gone: Iterable[Placement], in_favour_of: str, cause: Cause) -> tuple[Books, tuple[str, ...]]:
-    """Gangs that hold nothing any more put elsewhere with their floors where that is possible; and the others."""
+    """Gangs that hold nothing any more put elsewhere with their floors where that is possible and their queue may have
+    it; and the others."""
     left = []
     for old in gone:
-        found = books.try_place(old.gang) if books.fits(old.gang) else None
+        refusal = books.usage.refusal(old.gang, floor_of(old.gang), firm_part(old.gang))
+        found = books.try_place(old.gang) if refusal is None and books.fits(old.gang) else None
         if isinstance(found, Placement):
             books = books.placed(found, Why(cause, in_favour_of))
         else:

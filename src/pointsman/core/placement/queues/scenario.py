@@ -119,7 +119,9 @@ def _fits(books: Books, gang: Gang, units: Sequence[Unit], kept: Placement | Non
 
 
 def _with(books: Books, placement: Placement) -> Books | None:
-    """With the gang holding this, if it is free."""
+    """With the gang holding this, if it is free and its queue may have it."""
+    if books.usage.refusal_of(placement, books.state.placements.get(placement.gang.name)) is not None:
+        return None
     try:
         if placement.gang.name in books.state.placements:
             return books.exchanged(placement, _UNSAID)

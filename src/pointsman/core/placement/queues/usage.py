@@ -18,7 +18,7 @@ class Usage:
     tree: QueueTree
     held: Mapping[str, Amounts]
     firm: Mapping[str, Amounts]
-    """Of that, floors of gangs that can't be preempted."""
+    """Of that, what gangs have that can't be preempted, elastic replicas included."""
 
     @classmethod
     def of(cls, tree: QueueTree, placements: Iterable[Placement]) -> Usage:
@@ -39,7 +39,7 @@ class Usage:
             for name in self.tree.paths.get(gang.queue, ()):
                 held[name] = change(held[name], amount)
                 if not gang.preemptible:
-                    firm[name] = change(firm[name], amounts_of(gang.floor))
+                    firm[name] = change(firm[name], amount)
         return Usage(self.tree, held, firm)
 
     def reduced(self, queue: str, amount: Amounts) -> Usage:
@@ -74,6 +74,14 @@ class Usage:
                     )
         return None
 
+    def refusal_of(self, after: Placement, before: Placement | None) -> str | None:
+        """Why a gang may not hold `after` instead of what it holds here, `before`; None if it may. Gangs of queues that
+        are not there count for nobody, so nothing is said of them."""
+        if after.gang.queue not in self.tree.by_name:
+            return None
+        more = held_by(after) if before is None else minus(held_by(after), held_by(before))
+        return self.refusal(after.gang, more, NONE if after.gang.preemptible else more)
+
     def within(self, names: Iterable[str], bounds: Mapping[str, Amounts], more: Amounts) -> bool:
         """Whether all of these queues stay within these bounds with so much more, of what is asked for."""
         return all(
@@ -89,13 +97,17 @@ class Usage:
             any(self.held[name][kind] > bounds[name][kind] for kind in range(3) if asked[kind]) for name in names
         )
 
-    def room(self, queue: str) -> Amounts:
-        """What a queue may still have before any limit above it."""
+    def room(self, gang: Gang) -> Amounts:
+        """What a gang's queue may still have for it: up to every limit above it, and to every quota if the gang can't be
+        preempted."""
         found = [UNLIMITED] * len(KINDS)
-        for name in self.tree.paths.get(queue, ()):
-            limit = self.tree.by_name[name].limit.amounts
+        for name in self.tree.paths.get(gang.queue, ()):
+            queue = self.tree.by_name[name]
             for kind in range(3):
-                found[kind] = min(found[kind], max(0, limit[kind] - self.held[name][kind]))
+                left = queue.limit.amounts[kind] - self.held[name][kind]
+                if not gang.preemptible:
+                    left = min(left, queue.quota.amounts[kind] - self.firm[name][kind])
+                found[kind] = min(found[kind], max(0, left))
         return found[0], found[1], found[2]
 
 
