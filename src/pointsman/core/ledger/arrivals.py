@@ -15,10 +15,10 @@ class Arrivals:
         self._count = 0.0
         self._last_ms = 0.0
 
-    def came(self, at_ms: float) -> None:
-        """A request came."""
+    def came(self, at_ms: float, count: int = 1) -> None:
+        """A request came, or several at once."""
         elapsed_ms = max(0.0, at_ms - self._last_ms)
-        self._count = self._count * math.exp(-elapsed_ms / MEMORY_MS) + 1
+        self._count = self._count * math.exp(-elapsed_ms / MEMORY_MS) + count
         self._last_ms = max(at_ms, self._last_ms)
 
     @property

@@ -16,6 +16,7 @@ from pointsman.core.ledger.public_hashes import PublicHashes
 from pointsman.core.ledger.reuse import Reuse
 from pointsman.core.ledger.runs import extend_runs
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
+from pointsman.core.model.replica import PromptTold
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, KeySpec, chain, token_seed
 from pointsman.core.model.view import Column
@@ -100,22 +101,57 @@ class Caches:
         text = self._text.record(slot, request.blocks.keys, now_ms)
         if not self.is_exact(slot):
             self._reuse_of_text(slot, request.blocks.keys[text:])
-        keys = self._token_keys(slot, request.token_blocks)
-        if keys and view.spec is not None:
-            first = cached_tokens // view.spec.block_size_tokens if exact else 0
-            self._on_its_way.record(self._seat[slot], keys[first:], now_ms)
+        keys, _ = self.not_announced(slot, request, cached_tokens, exact=exact)
+        if keys:
+            self._on_its_way.record(self._seat[slot], keys, now_ms)
         return text
 
-    def taken_back(self, slot: int, request: Request, text_before: int, others: Sequence[Request]) -> None:
-        """It never arrived. What `others`, which are still there, have in common with it stays."""
+    def not_announced(
+        self, slot: int, request: Request, cached_tokens: int, *, exact: bool
+    ) -> tuple[tuple[int, ...], KeySpec | None]:
+        """Token keys of a prompt that the worker does not hold by its own word, and how they were cut."""
+        view = self._views.get(slot)
+        if view is None or view.spec is None:
+            return (), None
+        keys = self._token_keys(slot, request.token_blocks)
+        return keys[cached_tokens // view.spec.block_size_tokens if exact else 0 :], view.spec
+
+    def taken_back(
+        self, slot: int, request: Request, text_before: int, others: Sequence[Request]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], KeySpec | None]:
+        """It never arrived. What `others`, which are still there, have in common with it stays.
+
+        Returns the text keys and the token keys that went, and how the latter were cut.
+        """
         if slot not in self._views:
-            return
+            return (), (), None
         text = request.blocks.keys
-        shared = max((_shared(text, other.blocks.keys) for other in others), default=0)
-        self._text.forget(slot, text, max(text_before, shared))
+        first = max(text_before, max((_shared(text, other.blocks.keys) for other in others), default=0))
+        self._text.forget(slot, text, first)
         keys = self._token_keys(slot, request.token_blocks)
         shared = max((_shared(keys, self._token_keys(slot, other.token_blocks)) for other in others), default=0)
         self._on_its_way.forget(self._seat[slot], keys, shared)
+        return text[first:], keys[shared:], self._views[slot].spec
+
+    def sent_elsewhere(self, slot: int, prompt: PromptTold, now_ms: float) -> None:
+        """Another front end sent a prompt there: what it told of it counts as held, as with our own."""
+        view = self._views[slot]
+        if prompt.text_keys:
+            text = self._text.record(slot, prompt.text_keys, now_ms)
+            if not self.is_exact(slot):
+                self._reuse_of_text(slot, prompt.text_keys[text:])
+        if prompt.token_keys and prompt.spec == view.spec:
+            self._on_its_way.record(self._seat[slot], prompt.token_keys, now_ms)
+
+    def taken_back_elsewhere(self, slot: int, prompt: PromptTold, ours: Sequence[Request]) -> None:
+        """A prompt of another front end never arrived. What `ours`, which are there, have in common with it stays."""
+        text = prompt.text_keys
+        first = max((_shared_end(text, other.blocks.keys) for other in ours), default=0)
+        self._text.forget(slot, text, first)
+        if prompt.spec == self._views[slot].spec:
+            keys = prompt.token_keys
+            held = (self._token_keys(slot, other.token_blocks) for other in ours)
+            self._on_its_way.forget(self._seat[slot], keys, max((_shared_end(keys, one) for one in held), default=0))
 
     def key_specs(self, group: ModelGroup) -> frozenset[KeySpec]:
         """Ways to cut prompts for this group so that they can be looked up exactly; empty: no worker sends events."""
@@ -372,3 +408,10 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
         else:
             high = middle
     return low
+
+
+def _shared_end(end: Sequence[int], whole: Sequence[int]) -> int:
+    """Leading keys of the end of a chain that a whole one has, too."""
+    if not end or end[0] not in whole:
+        return 0
+    return _shared(end, whole[whole.index(end[0]) :])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pointsman.core.ledger.entries import Totals
 from pointsman.core.ledger.events import KvFeedState
+from pointsman.core.model.replica import NO_SHARE, WorkerShare
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 from pointsman.core.timing.spread import PredictionError
 from pointsman.core.timing.step import StepCoefficients
@@ -59,6 +61,7 @@ class WorkerSnapshot:
     sequences: int
     """Sequences of ours: a request for n answers is n of them."""
     foreign: int
+    """Sequences of nobody that we know."""
     queued: int
     prefill_tokens: int
     kv_tokens: int
@@ -77,6 +80,8 @@ class WorkerSnapshot:
     totals: Totals
     times: TimesSnapshot | None
     """None: nothing is known of its step times, or nobody learns."""
+    others: WorkerShare = NO_SHARE
+    """What other front ends of the fleet have there; none of it is in the numbers above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,5 @@ class FleetSnapshot:
     totals: Totals
     """Of all requests, also those whose worker is gone; `dispatched` counts attempts."""
     bytes_per_token: dict[str, float]
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Other front ends of the fleet → requests that they have at workers, as they told last."""

@@ -1,0 +1,211 @@
+"""ZmqTransport: messages between replicas over ZeroMQ. Each publishes at places of its own and subscribes at all others'.
+
+Between hosts both sides prove that they know the fleet's secret, and everything is encrypted (CURVE): what is told are
+hashes of prompts and names of tenants. All replicas have one pair of keys, made from the secret, so whoever does not
+know the secret knows neither the public key that a client has to know nor the private one that a server has to have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from pointsman.core.model.errors import EngineError
+from pointsman.edge.cluster.replicas.bus import ReplicaId
+from pointsman.edge.cluster.replicas.message import ALL, MOST_BYTES, address
+from pointsman.edge.cluster.replicas.replica_bus import Received
+
+_log = logging.getLogger("pointsman.cluster")
+
+_MOST_MESSAGES = 4_096
+"""That wait at a socket for a replica; what comes then is dropped, and it asks for everything later."""
+_SLICE_S = 0.005
+"""So long the event loop reads what came, then it lets others."""
+_LINGER_MS = 200
+"""For the goodbye."""
+_RECONNECT_MS, _RECONNECT_MOST_MS = 100, 2_000
+_REFUSED = (
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
+_CONTEXT = b"pointsman replicas, keys of the fleet"
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+class ZmqTransport:
+    """Of one front end.
+
+    Args:
+        listen: endpoints that others can subscribe at, `tcp://host:port` or `ipc://path`.
+        peers: endpoints of others; one's own may be among them.
+        secret: known to all replicas; None: nobody has to prove anything, for sockets that only this user can reach.
+    """
+
+    def __init__(self, listen: Collection[str], peers: Iterable[str] = (), *, secret: str | None = None) -> None:
+        self._listen = tuple(listen)
+        self._peers = dict.fromkeys(peers)
+        self._keys = None if secret is None else fleet_keys(secret)
+        self._context: Context | None = None
+        self._publisher: zmq.Socket[bytes] | None = None
+        self._subscriber: zmq.Socket[bytes] | None = None
+        self._monitors: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes], str]] = []
+        self._received: Received | None = None
+        self._replica: ReplicaId = ""
+        self._again: asyncio.Handle | None = None
+        self.counts: Counter[str] = Counter()
+        """Connections that were refused, by side: ours, theirs."""
+
+    async def start(self, received: Received, replica: ReplicaId) -> None:
+        """Listen and connect. Raises EngineError that names the place that can't be used."""
+        self._received, self._replica = received, replica
+        self._context = context = zmq.Context()
+        self._publisher = publisher = self._socket(context, zmq.PUB)
+        self._subscriber = subscriber = self._socket(context, zmq.SUB)
+        if self._keys is not None:
+            publisher.curve_server = True
+        for endpoint in self._listen:
+            try:
+                publisher.bind(endpoint)
+            except zmq.ZMQError as error:
+                await self.close()
+                raise EngineError(
+                    f"replicas: can't listen at {endpoint}: {error}; name another place in replicas.listen"
+                ) from None
+        for topic in (ALL, address(replica)):
+            subscriber.setsockopt(zmq.SUBSCRIBE, topic)
+        for peer in tuple(self._peers):
+            try:
+                subscriber.connect(peer)
+            except zmq.ZMQError as error:
+                await self.close()
+                raise EngineError(f"replicas: can't connect to {peer}: {error}; correct replicas.peers") from None
+        loop = asyncio.get_running_loop()
+        for socket in (subscriber, *(monitor for _, monitor, _ in self._monitors)):
+            loop.add_reader(socket.fileno(), self._read)
+        self._read()
+
+    def follow(self, peers: Iterable[str]) -> None:
+        """Subscribe at these places from now on, and at no others. What can't be used is left out with a line."""
+        wanted = dict.fromkeys(peers)
+        if self._subscriber is None:
+            self._peers = wanted
+            return
+        for peer in [known for known in self._peers if known not in wanted]:
+            self._subscriber.disconnect(peer)
+            del self._peers[peer]
+        for peer in [new for new in wanted if new not in self._peers]:
+            try:
+                self._subscriber.connect(peer)
+            except zmq.ZMQError as error:
+                _log.warning("replicas: can't connect to %s: %s; it is not heard", peer, error)
+            else:
+                self._peers[peer] = None
+
+    @property
+    def listen(self) -> tuple[str, ...]:
+        """Where others can subscribe, with the ports that were taken."""
+        if self._publisher is None or len(self._listen) != 1:
+            return self._listen
+        return (self._publisher.get_string(zmq.LAST_ENDPOINT).rstrip("\0"),)
+
+    def send(self, frames: list[bytes]) -> bool:
+        """To all that are connected. What a slow one does not take is dropped for it alone, and it will notice."""
+        if self._publisher is None:
+            return False
+        try:
+            self._publisher.send_multipart(frames, zmq.NOBLOCK, copy=True)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close all; what was sent last gets a moment to go out."""
+        loop = asyncio.get_running_loop()
+        if self._again is not None:
+            self._again.cancel()
+        for watched, monitor, _ in self._monitors:
+            loop.remove_reader(monitor.fileno())
+            watched.disable_monitor()
+            monitor.close(0)
+        self._monitors.clear()
+        if self._subscriber is not None:
+            loop.remove_reader(self._subscriber.fileno())
+            self._subscriber.close(0)
+            self._subscriber = None
+        if self._publisher is not None:
+            self._publisher.close(_LINGER_MS)
+            self._publisher = None
+        if self._context is not None:
+            context, self._context = self._context, None
+            await asyncio.to_thread(context.term)
+
+    # ---- inside
+
+    def _socket(self, context: Context, kind: int) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = context.socket(kind)
+        socket.setsockopt(zmq.SNDHWM, _MOST_MESSAGES)
+        socket.setsockopt(zmq.RCVHWM, _MOST_MESSAGES)
+        socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MOST_MS)
+        if self._keys is not None:
+            public, private = self._keys
+            socket.curve_publickey, socket.curve_secretkey = public, private
+            if kind == zmq.SUB:
+                socket.curve_serverkey = public
+        side = "at our port" if kind == zmq.PUB else "at another's port"
+        self._monitors.append((socket, socket.get_monitor_socket(_REFUSED), side))
+        return socket
+
+    def _read_soon(self) -> None:
+        if self._again is None:
+            self._again = asyncio.get_running_loop().call_soon(self._read)
+
+    def _read(self) -> None:
+        """Everything that came, or as much as fits into a slice of time."""
+        self._again = None
+        end_s = time.perf_counter() + _SLICE_S
+        while self._subscriber is not None and self._received is not None:
+            try:
+                frames = self._subscriber.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._received(frames)
+            if time.perf_counter() > end_s:
+                self._read_soon()
+                break
+        for _, monitor, side in self._monitors:
+            self._read_monitor(monitor, side)
+
+    def _read_monitor(self, monitor: zmq.Socket[bytes], side: str) -> None:
+        while True:
+            try:
+                told = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            self.counts[side] += 1
+            if self.counts[side] == 1:
+                secret = "one of both has another replicas.secret, or none" if self._keys else "it has a replicas.secret"
+                _log.warning(
+                    "replicas: a connection %s (%s) is refused: %s (said once; counted in "
+                    "pointsman_replica_connections_refused_total)",
+                    side,
+                    told["endpoint"].decode(errors="replace"),
+                    secret,
+                )
+
+
+def fleet_keys(secret: str) -> tuple[bytes, bytes]:
+    """Public and private CURVE key of all replicas that know the secret."""
+    private = z85.encode(hashlib.scrypt(secret.encode(), salt=_CONTEXT, n=2**14, r=8, p=1, dklen=32))
+    return zmq.curve_public(private), private
