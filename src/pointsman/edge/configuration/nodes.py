@@ -71,6 +71,16 @@ def parse_documents(text: str, source: str) -> tuple[Node, ...]:
     return _explained(text, source, _read_documents)
 
 
+def plain_node(value: object, place: Place) -> Node:
+    """Nodes of values that were not read from YAML, all at one place."""
+    if isinstance(value, dict):
+        values = {str(key): plain_node(child, place) for key, child in value.items()}
+        return MappingNode(place, values, dict.fromkeys(values, place))
+    if isinstance(value, list):
+        return SequenceNode(place, tuple(plain_node(item, place) for item in value))
+    return ScalarNode(place, value)
+
+
 def _explained(text: str, source: str, read: Callable[[str, str], T]) -> T:
     try:
         return read(text, source)

@@ -11,7 +11,7 @@ import msgspec
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.build import convert, refuse_not_built
 from pointsman.edge.configuration.conflict import KeyConflictError
-from pointsman.edge.configuration.nodes import MappingNode, Node, Place, ScalarNode, SequenceNode
+from pointsman.edge.configuration.nodes import Place, plain_node
 from pointsman.edge.configuration.tree import ConfigTree
 
 
@@ -35,7 +35,7 @@ def apply_overrides(tree: ConfigTree, overrides: Sequence[Override]) -> ConfigTr
         field = next(f for f in msgspec.structs.fields(section) if f.encode_name == override.key)
         place = Place(override.flag)
         path = f"{override.section}.{override.key}"
-        value = convert(_node(override.value, place), field.type, path, place)
+        value = convert(plain_node(override.value, place), field.type, path, place)
         refuse_not_built(type(section), override.key, value, f"{override.flag}: {path}")
         changed.setdefault(override.section, {})[field.name] = value
         flags.setdefault(override.section, override.flag)
@@ -58,14 +58,6 @@ def _replace(section: Any, name: str, values: dict[str, Any], flags: dict[str, s
     except KeyConflictError as problem:
         flag = flags.get(f"{name}.{problem.key.partition('[')[0]}", flags[name])
         raise ConfigError(f"{flag}: {name}.{problem.key}: {problem.message}") from None
-
-
-def _node(value: object, place: Place) -> Node:
-    if isinstance(value, dict):
-        return MappingNode(place, {k: _node(v, place) for k, v in value.items()}, dict.fromkeys(value, place))
-    if isinstance(value, list):
-        return SequenceNode(place, tuple(_node(item, place) for item in value))
-    return ScalarNode(place, value)
 
 
 def _attribute(section: str) -> str:

@@ -7,13 +7,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from pointsman.edge.configuration.auth import Auth
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.control_plane import ControlPlane, no_such_level
 from pointsman.edge.configuration.decision_log import DecisionLog
+from pointsman.edge.configuration.discovery import Discovery
+from pointsman.edge.configuration.etcd import Etcd
 from pointsman.edge.configuration.execution_group import ExecutionGroup
 from pointsman.edge.configuration.failover import Failover
 from pointsman.edge.configuration.metrics import Metrics
 from pointsman.edge.configuration.routing import Routing
+from pointsman.edge.configuration.tenants import Tenants
 
 
 class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +29,15 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
     execution_group: Annotated[ExecutionGroup, Meta(description="The engines.")] = msgspec.field(
         name="execution-group", default=ExecutionGroup()
     )
+    discovery: Annotated[Discovery, Meta(description="Where engines are found that are not written in this file.")] = (
+        Discovery()
+    )
+    etcd: Annotated[Etcd, Meta(description="Where an etcd is, for those sections that need one.")] = Etcd()
     routing: Annotated[Routing, Meta(description="Who decides, and by what.")] = Routing()
+    auth: Annotated[Auth, Meta(description="Who may ask ([security.md](security.md)).")] = Auth()
+    tenants: Annotated[
+        Tenants, Meta(description="How much each tenant may ask for ([security.md](security.md#limits)).")
+    ] = Tenants()
     failover: Annotated[Failover, Meta(description="What happens to a request whose engine fails it.")] = Failover()
     decision_log: Annotated[DecisionLog, Meta(description="What is kept of decisions, in memory and on disk.")] = (
         msgspec.field(name="decision-log", default=DecisionLog())
@@ -33,11 +45,20 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Annotated[Metrics, Meta(description="What is read from engines and offered at `/metrics`.")] = Metrics()
 
     def __post_init__(self) -> None:
-        levels = self.control_plane.topology_levels
+        plane = self.control_plane
+        if not is_loopback(plane.admin_host) and not self.auth.has_admin_key and not self.auth.admin_open:
+            raise KeyConflictError(
+                "control-plane.admin_host",
+                f"{plane.admin_host} lets other machines change this front end, and no key is asked for: give "
+                "auth.admin_key_env, or say auth.admin_open: true",
+            )
+        levels = plane.topology_levels
         for i, node in enumerate(self.execution_group.nodes):
             for level in node.topology:
                 if level not in levels:
                     raise KeyConflictError(f"execution-group.nodes[{i}].topology.{level}", no_such_level(level, levels))
+        if self.discovery.etcd and not self.etcd.endpoints:
+            raise KeyConflictError("discovery.etcd", "etcd.endpoints is missing: name the client ports of its members")
         guards = self.routing.guards
         if guards.gpu_utilization_threshold is not None and not self.metrics.collect_gpu_utilization:
             raise KeyConflictError(
@@ -49,3 +70,8 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
                 "routing.guards.max_topology_distance",
                 "control-plane.topology_levels is missing: name the levels, from near to far",
             )
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can connect to that address."""
+    return host in ("localhost", "::1") or host.startswith("127.")
