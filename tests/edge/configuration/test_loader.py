@@ -34,7 +34,7 @@ execution-group:
       max_batch_size: 32
       models: [m1, none]
       node_role: both
-    - {url: "https://b", name: big, kind: sglang, api_key: word, queue_depth_threshold: 24}
+    - {url: "https://b", name: big, kind: sglang, api_key: canary-1, queue_depth_threshold: 24}
 routing: {policy: session, route_key: "header:X-Session", prefix_ttl: 30m}
 metrics: {collect_queue_depth: false}
 """
@@ -49,7 +49,7 @@ metrics: {collect_queue_depth: false}
     assert nodes[0].models == ("m1", "none")
     assert (nodes[0].gpu_count, nodes[0].node_role, nodes[0].kind) == (2, Role.BOTH, None)
     assert nodes[1].api_key is not None
-    assert "word" not in repr(tree)
+    assert "canary" not in repr(tree)
     assert tree.routing.route_key == RouteKey.parse("header:x-session")
     assert (tree.routing.policy, tree.routing.prefix_ttl) == ("session", Duration(1800))
     assert not tree.metrics.collect_queue_depth

@@ -11,6 +11,7 @@ from msgspec import Meta
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.size import Size
+from pointsman.edge.configuration.tls import EngineTls, Tls
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,23 +31,18 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large a request may be."""
+    """How large a request may be, and all of them together."""
 
     max_body_bytes: Annotated[Size, Meta(description="Longest body; a longer one gets 413.")] = Size(64 * 2**20)
     max_header_bytes: Annotated[Size, Meta(description="All header lines together; more gets 431.")] = Size(64 * 2**10)
-
-
-class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """Certificate with which the front end listens."""
-
-    certificate: Annotated[str, Meta(min_length=1, description="PEM file with the certificate and its chain.")]
-    key: Annotated[str, Meta(min_length=1, description="PEM file with the private key.")]
-
-
-class EngineTls(msgspec.Struct, frozen=True, kw_only=True):
-    """How engines with `https://` URLs are checked."""
-
-    ca: Annotated[str, Meta(min_length=1, description="PEM file of the authorities that may sign engines.")]
+    max_bodies_bytes: Annotated[
+        Size,
+        Meta(description="Bodies of all requests that are being read or answered, together; what exceeds it gets 503."),
+    ] = Size(2**30)
+    max_connections: Annotated[
+        int | None,
+        Meta(ge=1, description="Client connections at once; more get 503. `none`: as many as descriptors allow."),
+    ] = None
 
 
 class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +53,11 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
     ] = "127.0.0.1"
     listen_port: Annotated[int, Meta(ge=0, le=65535, description="Port for clients; 0 takes a free one.")] = 8080
     admin_host: Annotated[
-        str, Meta(min_length=1, description="Address of the admin port, which has no authentication.")
+        str,
+        Meta(
+            min_length=1,
+            description="Address of the admin port; beyond loopback it needs a key (`auth`).",
+        ),
     ] = "127.0.0.1"
     admin_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port for metrics, status and control; 0 takes a free one.")
@@ -67,14 +67,34 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Probe engines, and send nothing to those that don't answer.")
     ] = True
     shutdown_grace: Annotated[
-        Duration, Meta(description="What requests in flight get to finish when the front end stops.")
+        Duration,
+        Meta(
+            description="What requests in flight get to finish when the front end stops or is replaced, from the signal "
+            "on. Whatever kills processes (systemd, Kubernetes) has to wait longer."
+        ),
+    ] = Duration(600)
+    ready_lag: Annotated[
+        Duration | None,
+        Meta(
+            description="How long a front end that stops still takes requests while `/ready` says 503, so that load "
+            "balancers see it first; `none`: it refuses them at once."
+        ),
+    ] = None
+    drain_grace: Annotated[
+        Duration,
+        Meta(description="What requests at an engine that drains get to finish before they go on elsewhere."),
+    ] = Duration(600)
+    drain_cut_after: Annotated[
+        Duration,
+        Meta(description="What going on elsewhere may take after that; then the rest ends with an error."),
     ] = Duration(30)
     debug_headers: Annotated[
         bool, Meta(description="Honour `x-pointsman-explain` and `x-pointsman-worker` of any client.")
     ] = False
     timeouts: Annotated[Timeouts, Meta(description="How long one request may take.")] = Timeouts()
-    limits: Annotated[Limits, Meta(description="How large a request may be.")] = Limits()
+    limits: Annotated[Limits, Meta(description="How large a request may be, and all of them together.")] = Limits()
     tls: Annotated[Tls | None, Meta(description="Certificate to listen with; absent: plain HTTP.")] = None
+    admin_tls: Annotated[Tls | None, Meta(description="Certificate of the admin port; absent: plain HTTP.")] = None
     engine_tls: Annotated[
         EngineTls | None, Meta(description="How engines with `https://` are checked; absent: the system's authorities.")
     ] = None
@@ -94,6 +114,18 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.listen_port == self.admin_port != 0 and self.listen_host == self.admin_host:
             raise KeyConflictError("admin_port", f"{self.admin_port} is listen_port too; choose another one")
+        if self.limits.max_bodies_bytes < self.limits.max_body_bytes:
+            raise KeyConflictError(
+                "limits.max_bodies_bytes",
+                f"{self.limits.max_bodies_bytes} is less than max_body_bytes, {self.limits.max_body_bytes}: a body of "
+                "that size could never be taken; raise it or lower max_body_bytes",
+            )
+        if self.ready_lag is not None and self.ready_lag > self.shutdown_grace:
+            raise KeyConflictError(
+                "ready_lag",
+                f"{self.ready_lag} is longer than shutdown_grace, {self.shutdown_grace}: requests taken towards its end "
+                "would be cut at once; lengthen shutdown_grace or shorten ready_lag",
+            )
         for i, level in enumerate(self.topology_levels):
             if level in self.topology_levels[:i]:
                 raise KeyConflictError(f"topology_levels[{i}]", f"{level} is named twice")

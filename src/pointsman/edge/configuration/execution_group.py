@@ -14,6 +14,7 @@ from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.gpu_name import GpuName
 from pointsman.edge.configuration.metrics_url import MetricsUrl
 from pointsman.edge.configuration.secret import Secret
+from pointsman.edge.configuration.tls import EngineTls
 
 EngineKind = Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"]
 ModelName = Annotated[str, Meta(min_length=1)]
@@ -105,6 +106,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     kv_events: Annotated[
         KvEventEndpoints | None, Meta(description="Where its KV events are; default: what the engine says.")
+    ] = None
+    tls: Annotated[
+        EngineTls | None, Meta(description="Instead of `control-plane.engine_tls`, all of it, for this engine.")
     ] = None
     api_key_env: Annotated[
         str | None, Meta(min_length=1, description="Environment variable that holds the key this engine wants.")
