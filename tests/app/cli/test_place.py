@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -150,6 +152,44 @@ def test_made_clusters_can_be_placed_on(capsys: Captured, tmp_path: Path) -> Non
     assert _run("place", "make-cluster", again, *options) == 0
     assert again.read_text() == file.read_text()
     assert _place("--deployment", AGENTS, cluster=file) == 0
+
+
+def _piped(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_what_kubectl_prints_can_be_piped(capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {}},
+        "status": {"allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    deployment = tmp_path / "d.yaml"
+    deployment.write_text("name: a\nroles: {w: {replicas: 2, resources: {gpus: 4}}}")
+    _piped(monkeypatch, json.dumps({"kind": "List", "items": [node]}))
+    assert _place("--deployment", deployment, cluster=Path("-")) == 0
+    assert "a: placed on 1 node" in capsys.readouterr().out
+    _piped(monkeypatch, json.dumps({"kind": "List", "items": [{**node, "status": {}}]}))
+    assert "stdin:1: items[0].status: allocatable is missing" in _fails(
+        capsys, "place", "--cluster", "-", "--deployment", deployment
+    )
+
+
+def test_every_file_of_place_can_be_piped_but_only_one_at_a_time(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _piped(monkeypatch, CHAT.read_text())
+    assert _place("--deployment", "-") == 0
+    _piped(monkeypatch, QUEUES.read_text())
+    assert _place("--deployment", CHAT, "--queues", "-") == 0
+    _piped(monkeypatch, FLAT)
+    assert _run("convert", "-") == 0
+    assert "name: flat" in capsys.readouterr().out
+    _piped(monkeypatch, CLUSTER.read_text())
+    options = ("--deployment", CHAT, "--hours", 1, "--runs-h", 1)
+    assert _run("place", "simulate", "--cluster", "-", *options) == 0
+    said = _fails(capsys, "place", "--cluster", "-", "--deployment", CHAT, "--deployment", "-")
+    assert "--deployment 2 -: stdin is for --cluster already, and can be read once; name a file" in said
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from pointsman.app.cli.piped import check_piped
 from pointsman.core.model.errors import ConfigError
-from pointsman.edge.configuration.loader import read_text
 from pointsman.edge.manifests.dynamo import convert_dynamo
+from pointsman.edge.manifests.manifest_text import STDIN, read_manifest
 
 _MOST_BYTES = 16 * 2**20
 
@@ -19,15 +20,16 @@ _MOST_BYTES = 16 * 2**20
 def convert(file: Path, out: Path | None) -> int:
     """Make deployment files (docs/placement.md) of Dynamo's, to stdout or OUT.
 
-    FILE holds DynamoGraphDeployments (v1alpha1, v1beta1) or DynamoDeployments, one or more YAML documents. What is not
-    carried over is listed on stderr and above each deployment.
+    FILE (`-`: stdin) holds DynamoGraphDeployments (v1alpha1, v1beta1) or DynamoDeployments, one or more YAML documents.
+    What is not carried over is listed on stderr and above each deployment.
     """
-    converted = convert_dynamo(read_text(file, "a deployment", _MOST_BYTES), str(file))
+    check_piped({"FILE": file})
+    converted = convert_dynamo(*read_manifest(file, "a deployment", _MOST_BYTES))
     text = "---\n".join(each.text for each in converted)
     if out is None:
         click.echo(text, nl=False)
     else:
-        if out.exists() and out.samefile(file):
+        if file != STDIN and out.exists() and out.samefile(file):
             raise ConfigError(f"{out}: is the file that is read; name another one to write")
         try:
             out.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from pointsman.app.cli.output import STDOUT, check_files, json_option, write_json
+from pointsman.app.cli.piped import check_piped, numbered
 from pointsman.app.cli.place_document import document_of
 from pointsman.app.cli.place_make_cluster import make_cluster
 from pointsman.app.cli.place_output import print_planned
@@ -36,7 +37,7 @@ _PATH = click.Path(path_type=Path)
     "clusters",
     type=_PATH,
     multiple=True,
-    help="A cluster file, or what `kubectl get nodes,pods -A` prints.",
+    help="A cluster file, or what `kubectl get nodes,pods -A -o json` prints; -: stdin.",
 )
 @click.option("--deployment", "deployments", type=_PATH, multiple=True, help="A deployment file; several by priority.")
 @click.option("--topology", "levels", metavar="LABEL=NAME,…", help="Levels of closeness by node label, near to far.")
@@ -66,8 +67,8 @@ def place(
     if not clusters or not deployments:
         missing = "--cluster" if not clusters else "--deployment"
         raise ConfigError(f"place needs {missing} FILE; `pointsman place make-cluster` makes a cluster to try")
-    read = _numbered("--cluster", clusters)
-    read |= {"--queues": queue_file, **_numbered("--deployment", deployments)}
+    read = {**numbered("--cluster", clusters), "--queues": queue_file, **numbered("--deployment", deployments)}
+    check_piped(read)
     check_files({"--json": json_file, "--svg": svg_file}, read)
     try:
         budget_s = Duration.parse(budget).s
@@ -98,10 +99,6 @@ def place(
     if json_file != STDOUT:
         print_planned(planned, models)
     return 0 if len(planned.placed) == len(planned.answers) else EXIT_NOT_PLACED
-
-
-def _numbered(option: str, files: tuple[Path, ...]) -> dict[str, Path | None]:
-    return {f"{option} {number}": file for number, file in enumerate(files, 1)}
 
 
 def _check_names(wanted: list[Deployment]) -> None:

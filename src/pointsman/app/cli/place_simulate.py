@@ -14,6 +14,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from pointsman.app.cli.output import STDOUT, check_files, json_option, write_json
+from pointsman.app.cli.piped import check_piped, numbered
 from pointsman.app.placements.report.page import Facts, cluster_report
 from pointsman.app.placements.simulation.demand import Demand, Kind, made_jobs, usual_kinds
 from pointsman.app.placements.simulation.outages import Outages, made_outages
@@ -64,7 +65,9 @@ class _Setup:
 
 
 @click.command()
-@click.option("--cluster", "clusters", type=_PATH, multiple=True, help="A cluster file; else --nodes makes one.")
+@click.option(
+    "--cluster", "clusters", type=_PATH, multiple=True, help="A cluster file, -: stdin; else --nodes makes one."
+)
 @click.option("--nodes", type=click.IntRange(1, 20_000), help="A made cluster of so many nodes with 8 GPUs.")
 @click.option("--topology", "levels", metavar="LABEL=NAME,…", help="Levels of closeness by node label, near to far.")
 @click.option("--deployment", "deployments", type=_PATH, multiple=True, help="What comes; else a usual mix.")
@@ -108,9 +111,9 @@ def simulate(
     """
     if bool(clusters) == (nodes is not None):
         raise ConfigError("place simulate needs either --cluster FILE or --nodes N")
-    check_files(
-        {"--json": json_file, "--html": html_file}, {f"--deployment {n}": file for n, file in enumerate(deployments, 1)}
-    )
+    read = {**numbered("--cluster", clusters), "--queues": queue_file, **numbered("--deployment", deployments)}
+    check_piped(read)
+    check_files({"--json": json_file, "--html": html_file}, read)
     cluster, topology = _cluster(clusters, nodes, levels, seed)
     tree = SINGLE_QUEUE if queue_file is None else read_queues(queue_file)
     leaves = tuple(name for name in tree.by_name if tree.is_leaf(name))

@@ -34,10 +34,15 @@ def read_text(path: Path, what: str, most_bytes: int) -> str:
             raw = file.read(most_bytes + 1)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    return decoded(raw, str(path), what, most_bytes)
+
+
+def decoded(raw: bytes, source: str, what: str, most_bytes: int) -> str:
+    """What was read as text, as `read_text` says; `source` names it."""
     if len(raw) > most_bytes:
-        raise ConfigError(f"{path}: is longer than {most_bytes} bytes; is it {what}?")
+        raise ConfigError(f"{source}: is longer than {most_bytes} bytes; is it {what}?")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: is not UTF-8 text") from None
+        raise ConfigError(f"{source}:{line}: is not UTF-8 text") from None

@@ -9,11 +9,11 @@ from pathlib import Path
 from pointsman.core.model.errors import ConfigError, PlacementError
 from pointsman.core.placement.cluster import Node
 from pointsman.core.placement.topology import Level, Topology
-from pointsman.edge.configuration.loader import read_text
 from pointsman.edge.configuration.nodes import MappingNode, parse_documents
 from pointsman.edge.manifests.cluster_file import LoadedCluster, cluster_of
 from pointsman.edge.manifests.kubectl import cluster_of_objects
 from pointsman.edge.manifests.kubernetes_documents import is_kubernetes, items_of
+from pointsman.edge.manifests.manifest_text import read_manifest
 
 _MOST_BYTES = 512 * 2**20
 """Of kubectl's, 20,000 pods are about 200 MB."""
@@ -33,7 +33,7 @@ def read_cluster(paths: Sequence[Path], topology: Topology | None = None) -> Loa
 
     Raises ConfigError that names file, line and field.
     """
-    texts = [(read_text(path, "a cluster", _MOST_BYTES), str(path)) for path in paths]
+    texts = [read_manifest(path, "a cluster", _MOST_BYTES) for path in paths]
     loaded = _loaded(texts)
     if topology is not None:
         missing = [each.label for each in topology.levels if not _has(loaded.cluster.nodes, each.label)]

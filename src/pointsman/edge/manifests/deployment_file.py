@@ -12,9 +12,9 @@ from pointsman.core.placement.gang import DECODE, PREFILL, Gang, Near, RoleGroup
 from pointsman.core.placement.resources import Resources
 from pointsman.core.placement.topology import Topology
 from pointsman.edge.configuration.build import build
-from pointsman.edge.configuration.loader import read_text
 from pointsman.edge.configuration.nodes import MappingNode, Node, Place, ScalarNode, SequenceNode, parse_documents
 from pointsman.edge.manifests.deployment_spec import DeploymentSpec, PodResources, RoleSpec
+from pointsman.edge.manifests.manifest_text import read_manifest
 
 _MOST_BYTES = 16 * 2**20
 _LEVEL_KEYS = ("required", "preferred", "replica_required", "replica_preferred")
@@ -41,7 +41,7 @@ class Deployment:
 
 def read_deployments(path: Path) -> tuple[Deployment, ...]:
     """The deployments of a file, one a YAML document. Raises ConfigError that names file, line and key."""
-    return deployments_of(read_text(path, "a deployment", _MOST_BYTES), str(path))
+    return deployments_of(*read_manifest(path, "a deployment", _MOST_BYTES))
 
 
 def deployments_of(text: str, source: str) -> tuple[Deployment, ...]:

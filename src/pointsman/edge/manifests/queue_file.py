@@ -13,8 +13,8 @@ from pointsman.core.placement.queues.amounts import Allowance
 from pointsman.core.placement.queues.tree import ROOT, Queue, QueueTree
 from pointsman.edge.configuration.build import build
 from pointsman.edge.configuration.duration import Duration
-from pointsman.edge.configuration.loader import read_text
 from pointsman.edge.configuration.nodes import MappingNode, parse_documents
+from pointsman.edge.manifests.manifest_text import read_manifest
 from pointsman.edge.manifests.quantity import Cpu, Memory
 
 _MOST_BYTES = 16 * 2**20
@@ -61,7 +61,7 @@ class QueuesSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_queues(path: Path) -> QueueTree:
     """The tree of queues of a file. Raises ConfigError that names file, line and key."""
-    return queues_of(read_text(path, "a list of queues", _MOST_BYTES), str(path))
+    return queues_of(*read_manifest(path, "a list of queues", _MOST_BYTES))
 
 
 def queues_of(text: str, source: str) -> QueueTree:

@@ -15,7 +15,7 @@ _SPARE = Why(Cause.SPARE)
 
 
 def grown(books: Books) -> Books:
-    """With elastic replicas as far as they fit and limits of queues let them, quotas too if the gang can't be preempted.
+    """With elastic replicas as far as they fit and limits allow, and quotas too if the gang can't be preempted.
     The queue that lacks most goes first."""
     wanting = [p.gang for p in books.state.placements.values() if not p.is_full]
     line = FairOrder(books.tree, books.shares, wanting)

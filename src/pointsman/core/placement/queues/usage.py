@@ -98,7 +98,7 @@ class Usage:
         )
 
     def room(self, gang: Gang) -> Amounts:
-        """What a gang's queue may still have for it: up to every limit above it, and to every quota if the gang can't be
+        """What a queue may still have for a gang: up to every limit above, and to every quota if the gang can't be
         preempted."""
         found = [UNLIMITED] * len(KINDS)
         for name in self.tree.paths.get(gang.queue, ()):
