@@ -1,4 +1,4 @@
-"""Drains of engines: no new work at once, then grace, then moving, then cutting; nothing undoes them but who began them."""
+"""Drains of engines: no new work at once, then grace, moving, cutting; only who began them undoes them."""
 
 from __future__ import annotations
 

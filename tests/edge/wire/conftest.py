@@ -300,7 +300,7 @@ class Clocked:
     def __init__(self) -> None:
         self._loop = SteppedLoop()
         server = HttpServer(None)  # type: ignore[arg-type]
-        server.opened = lambda connection: True  # type: ignore[method-assign]
+        server.opened = lambda connection, descriptor: None  # type: ignore[method-assign]
         server.track = lambda task: None  # type: ignore[method-assign]
         server.handler = self._handle
         self.connection = ServerConnection(server, self._loop)  # type: ignore[arg-type]

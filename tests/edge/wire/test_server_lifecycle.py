@@ -3,9 +3,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import time
 
 import pytest
+
+from pointsman.edge.wire.http1_server import HttpServer
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -229,3 +232,86 @@ async def test_connection_that_loses_many_requests_leaks_nothing(wire):
     await asyncio.gather(*(one(i) for i in range(100)))
     await server.close()
     assert server.connections == 0
+
+
+async def test_while_closing_requests_on_kept_connections_are_answered_as_their_last(wire):
+    async def handler(request, responder):
+        responder.send(200, (), b"ok")
+
+    server = await wire.serve(handler)
+    client = await wire.client(server.port)
+    client.send(GET)
+    await client.response()
+    server.stop_listening()
+    server.begin_closing(linger_s=60)
+    client.send(GET)
+    answer = await client.response()
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert await client.rest() == b""
+
+
+async def test_a_stream_that_began_before_keeps_its_connection_for_a_moment(wire):
+    """Its client was told that the connection is kept, so its next request may be on its way."""
+    go = asyncio.Event()
+
+    async def handler(request, responder):
+        responder.start(200)
+        responder.write(b"a")
+        await go.wait()
+        responder.finish()
+
+    server = await wire.serve(handler)
+    client = await wire.client(server.port)
+    client.send(GET)
+    await client.head()
+    server.begin_closing(linger_s=60)
+    go.set()
+    assert await client.chunk() == b"a"
+    assert await client.chunk() == b""
+    client.send(GET)
+    assert (await client.response()).headers["connection"] == "close"
+
+
+async def test_idle_connections_end_after_the_linger(wire):
+    async def handler(request, responder):
+        responder.send(200, (), b"ok")
+
+    server = await wire.serve(handler, keep_alive_timeout_s=0.1)
+    client = await wire.client(server.port)
+    client.send(GET)
+    await client.response()
+    server.begin_closing(linger_s=0.01)
+    assert await client.rest() == b""
+    await server.wait_closed(5)
+    assert server.connections == 0
+
+
+async def test_a_queue_of_connections_that_two_servers_share_loses_none(wire):
+    """One listens on, the other stops: what waits goes to the one that listens."""
+    answered = []
+
+    def answers(name):
+        async def handler(request, responder):
+            answered.append(name)
+            responder.send(200, (), name)
+
+        return handler
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    listener.setblocking(False)
+    port = listener.getsockname()[1]
+    old, new = HttpServer(answers(b"old")), HttpServer(answers(b"new"))
+    await old.start(None, 0, socks=[listener.dup()])
+    clients = [await wire.client(port) for _ in range(20)]
+    await new.start(None, 0, socks=[listener.dup()])
+    old.stop_listening()
+    clients += [await wire.client(port) for _ in range(20)]
+    for client in clients:
+        client.send(GET)
+        assert (await client.response()).status == 200
+    last = await wire.client(port)
+    last.send(GET)
+    assert (await last.response()).body == b"new"
+    for server in (old, new):
+        await server.close()
+    listener.close()

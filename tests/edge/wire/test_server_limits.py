@@ -255,3 +255,86 @@ async def test_last_answer_is_not_cut_while_its_client_reads_on(offline):
     assert not offline.transport.aborted
     offline.connection.check_deadlines(now_s + 700)
     assert offline.transport.aborted
+
+
+async def test_many_connections_are_told_to_come_back(wire):
+    server = await wire.serve(answer_ok, max_connections=1)
+    held = await wire.client(server.port)
+    held.send(GET)
+    await held.response()
+    extra = await wire.client(server.port)
+    answer = await extra.response()
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert server.turned_away == {"connections": 1}
+
+
+async def test_a_high_descriptor_number_gets_503(wire):
+    server = await wire.serve(answer_ok, max_descriptor=3)
+    client = await wire.client(server.port)
+    answer = await client.response()
+    assert answer.status == 503
+    assert b"file descriptor" in answer.body
+    assert server.turned_away == {"descriptors": 1}
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def whole(size: int) -> bytes:
+    return b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size
+
+
+async def test_bodies_together_are_bounded_and_room_comes_back(wire):
+    go = asyncio.Event()
+
+    async def hold(request, responder):
+        await go.wait()
+        responder.send(200, (), b"%d" % len(request.body))
+
+    server = await wire.serve(hold, max_bodies_bytes=100)
+    first, second, third = [await wire.client(server.port) for _ in range(3)]
+    first.send(whole(60))
+    while server.busy < 1:
+        await asyncio.sleep(0)
+    second.send(whole(41))
+    refused = await second.response()
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert b"set aside" in refused.body
+    third.send(CHUNKED + b"28\r\n" + b"y" * 40 + b"\r\n")
+    while server.bodies_bytes < 100:
+        await asyncio.sleep(0)
+    third.send(b"1\r\ny\r\n0\r\n\r\n")
+    assert (await third.response()).status == 503
+    go.set()
+    assert (await first.response()).body == b"60"
+    for client in (second, third):
+        await client.rest()
+    while server.connections > 1:
+        await asyncio.sleep(0.002)
+    assert server.bodies_bytes == 0
+    assert server.turned_away == {"bodies": 2}
+    first.send(whole(100))
+    assert (await first.response()).body == b"100"
+    assert server.bodies_bytes == 0
+
+
+async def test_pipelined_bodies_are_each_let_go(wire):
+    server = await wire.serve(answer_ok, max_bodies_bytes=1000)
+    client = await wire.client(server.port)
+    client.send(whole(10) + whole(300) + whole(20))
+    for _ in range(3):
+        assert (await client.response()).status == 200
+    assert server.bodies_bytes == 0
+
+
+async def test_a_client_that_leaves_in_its_body_frees_its_room(wire):
+    server = await wire.serve(answer_ok, max_bodies_bytes=1000)
+    client = await wire.client(server.port)
+    client.send(whole(900)[:200])
+    while not server.bodies_bytes:
+        await asyncio.sleep(0)
+    assert server.bodies_bytes == 900
+    client.reset()
+    while server.connections:
+        await asyncio.sleep(0.002)
+    assert server.bodies_bytes == 0

@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from pointsman.core.model.errors import EngineError
+from pointsman.edge.wire.shortage import is_own_shortage
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ class Trouble(enum.Enum):
     """What went wrong with a call."""
 
     UNREACHABLE = "unreachable"
+    NOT_ASKED = "not asked"
+    """No connection could be made for want of descriptors or memory here: nothing is known of the engine."""
     TIMED_OUT = "timed out"
     KEY_REFUSED = "key refused"
     NOT_THERE = "not there"
@@ -49,7 +52,7 @@ class EngineCallError(EngineError):
     @property
     def reachable(self) -> bool:
         """True if the engine answered at all."""
-        return self.trouble not in (Trouble.UNREACHABLE, Trouble.TIMED_OUT)
+        return self.trouble not in (Trouble.UNREACHABLE, Trouble.TIMED_OUT, Trouble.NOT_ASKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class EngineHttp:
         self._expect_ok(method, path, answer)
         try:
             return msgspec.json.decode(answer.body, type=type_, strict=False)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             what = f"{method} {self.url}{path} answered {answer.content_type or 'no type'}"
             raise EngineCallError(Trouble.MALFORMED, f"{what}, which is not the JSON expected: {error}") from None
 
@@ -149,9 +152,8 @@ class EngineHttp:
             message = f"{method} {url} was not answered within {self._timeout_s:g} s"
             raise EngineCallError(Trouble.TIMED_OUT, message) from None
         except aiohttp.ClientConnectorError as error:
-            raise EngineCallError(
-                Trouble.UNREACHABLE, f"cannot connect to {self.url}: {connect_reason(error)}"
-            ) from None
+            trouble = Trouble.NOT_ASKED if is_own_shortage(error) else Trouble.UNREACHABLE
+            raise EngineCallError(trouble, f"cannot connect to {self.url}: {connect_reason(error)}") from None
         except (aiohttp.InvalidURL, UnicodeError) as error:
             raise EngineCallError(Trouble.UNREACHABLE, f"{url!r} is no URL that can be called: {error}") from None
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
@@ -159,7 +161,8 @@ class EngineHttp:
             raise EngineCallError(Trouble.MALFORMED, message) from None
         except (aiohttp.ClientError, OSError) as error:
             message = f"{method} {url} failed: {str(error) or type(error).__name__}"
-            raise EngineCallError(Trouble.UNREACHABLE, message) from None
+            trouble = Trouble.NOT_ASKED if is_own_shortage(error) else Trouble.UNREACHABLE
+            raise EngineCallError(trouble, message) from None
 
     async def _bounded_body(self, method: str, url: str, response: aiohttp.ClientResponse) -> bytes:
         content = bytearray()

@@ -1,7 +1,7 @@
 """Drains: engines that get no new work, until what runs there has ended, moved on or was cut.
 
-A drain goes on whatever probes say meanwhile, and also holds for the engine's next process: only `resume` or the engine's
-removal ends it.
+A drain goes on whatever probes say meanwhile, and also holds for the engine's next process: only `resume` or the
+engine's removal ends it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Drains:
         return drain
 
     def resume(self, engine: str) -> None:
-        """New work for it again, as far as its health allows. Does nothing where no drain is. Raises UnknownEngineError."""
+        """New work for it again, as far as its health allows. Raises UnknownEngineError; else nothing to do is fine."""
         drain = self._drains.pop(engine, None)
         if drain is None:
             self._check(engine)
@@ -133,7 +133,7 @@ class Drains:
         _log.info("%s: drains no more, it gets requests again", engine)
 
     def joined(self, spec: WorkerSpec) -> None:
-        """A worker joined: where its engine drains it gets nothing either. Call it right after the ledger heard of it."""
+        """A worker joined: where its engine drains it gets nothing. Call it right after the ledger heard of it."""
         drain = self._drains.get(engine_of(spec.id))
         if drain is not None:
             self._emit(WorkerDraining(spec.id, self._now_ms(), drain.reason))

@@ -67,6 +67,10 @@ class UpstreamConnectError(UpstreamError):
     """No connection could be made: nothing of the request was sent."""
 
 
+class OwnShortageError(UpstreamConnectError):
+    """No connection could be made for want of descriptors, memory or local ports here: nothing against the upstream."""
+
+
 class UpstreamClosed(UpstreamError):  # noqa: N818
     """The connection ended before the answer did."""
 

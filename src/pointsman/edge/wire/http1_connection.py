@@ -26,6 +26,7 @@ _BACKLOG_BYTES = 256 * 1024
 _NOT_TIMED = -1
 _LINGER_S = 2.0
 _JSON = ((b"content-type", b"application/json"),)
+_JSON_LATER = (*_JSON, (b"retry-after", b"1"))
 
 
 class ConnectionOwner(Protocol):
@@ -35,11 +36,17 @@ class ConnectionOwner(Protocol):
     limits: ServerLimits
     closing: bool
 
-    def opened(self, connection: ServerConnection) -> bool:
-        """Count it in; False: there are too many."""
+    linger_s: float
+    """While `closing`: what a connection without a request gets, since one may be on its way."""
+
+    def opened(self, connection: ServerConnection, descriptor: int) -> str | None:
+        """Count it in, or say why it can't be served."""
 
     def closed(self, connection: ServerConnection) -> None:
         """Count it out."""
+
+    def take_body_bytes(self, size: int) -> bool:
+        """Count so many bytes of a body in (less than 0: out); False: there are too many."""
 
     def track(self, task: asyncio.Task[None]) -> None:
         """Keep a handler's task until it ends."""
@@ -70,9 +77,11 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_ahead_bytes",
         "_backlog",
+        "_bodies_bytes",
         "_body_bytes",
         "_broken",
         "_current",
+        "_current_body_bytes",
         "_deadline",
         "_expects_continue",
         "_held",
@@ -97,6 +106,8 @@ class ServerConnection(asyncio.Protocol):
         self._current: Responder | None = None
         self._task: asyncio.Task[None] | None = None
         self._backlog = bytearray()
+        self._bodies_bytes = 0
+        self._current_body_bytes = 0
         self._ahead_bytes = 0
         self._body_bytes = _NOT_TIMED
         self._held = False
@@ -116,14 +127,16 @@ class ServerConnection(asyncio.Protocol):
         self._transport = stream
         self._reader.peer = _peer_name(stream.get_extra_info("peername"))
         self._deadline = self._loop.time() + self._server.limits.head_timeout_s
-        if not self._server.opened(self):
-            self.refused(503, "too many connections; try again later")
+        refusal = self._server.opened(self, _descriptor(stream))
+        if refusal is not None:
+            self.refused(503, refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone for good."""
         self._client_left()
         self._server.closed(self)
         self._backlog.clear()
+        self._let_go(self._bodies_bytes)
 
     def eof_received(self) -> None:
         """The client has closed: an answer that is not complete has no reader any more."""
@@ -236,6 +249,18 @@ class ServerConnection(asyncio.Protocol):
         self._expects_continue = True
         self._loop.call_soon(self._continue)
 
+    def body_coming(self, size: int) -> bool:
+        """Reader: so many bytes of a body will be held."""
+        if not self._server.take_body_bytes(size):
+            return False
+        self._bodies_bytes += size
+        return True
+
+    def _let_go(self, size: int) -> None:
+        if size:
+            self._bodies_bytes -= size
+            self._server.take_body_bytes(-size)
+
     def request_read(self, request: IncomingRequest, *, http10: bool, keep_alive: bool) -> None:
         """Reader: a request is complete."""
         if not self._queue:
@@ -268,7 +293,7 @@ class ServerConnection(asyncio.Protocol):
             else:
                 self._start(waiting)
         elif self._server.closing and not self._reader.reading:
-            self._close()
+            self.close_when_idle()
         elif self._reader.in_body:
             self._continue()
         elif not self._reader.in_head and not self._broken:
@@ -288,6 +313,7 @@ class ServerConnection(asyncio.Protocol):
             keep_alive=waiting.keep_alive,
         )
         self._current = responder
+        self._current_body_bytes = len(request.body)
         self._ahead_bytes = 0
         self._task = self._loop.create_task(self._run(request, responder))
         self._server.track(self._task)
@@ -312,7 +338,8 @@ class ServerConnection(asyncio.Protocol):
         if responder.started:
             responder.abort()
         else:
-            responder.send(status, _JSON, self._server.rejection(status, message))
+            headers = _JSON_LATER if status == 503 else _JSON
+            responder.send(status, headers, self._server.rejection(status, message))
 
     def response_done(self, responder: Responder) -> None:
         """Responder: its answer is complete."""
@@ -320,6 +347,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._current = None
         self._task = None
+        self._let_go(self._current_body_bytes)
         if not responder.keep_alive:
             self._queue.clear()
             self._close()
@@ -362,7 +390,7 @@ class ServerConnection(asyncio.Protocol):
         assert self._transport is not None
         body = self._server.rejection(rejection.status, rejection.message)
         responder = Responder(self, self._transport, keep_alive=False)
-        responder.send(rejection.status, _JSON, body)
+        responder.send(rejection.status, _JSON_LATER if rejection.status == 503 else _JSON, body)
         self._linger()
 
     def _linger(self) -> None:
@@ -420,8 +448,15 @@ class ServerConnection(asyncio.Protocol):
         return self._current is not None or self._reader.reading or bool(self._queue)
 
     def close_when_idle(self) -> None:
-        """The server is closing: end now if nothing is going on."""
-        if not self.busy and not self._lost:
+        """The server is closing: end soon if nothing is going on.
+
+        Not at once: a request may be on its way, on a connection that the client was told will be kept.
+        """
+        if self.busy or self._lost or self._broken:
+            return
+        if self._server.linger_s > 0:
+            self._deadline = min(self._deadline, self._loop.time() + self._server.linger_s)
+        else:
             self._close()
 
     def check_deadlines(self, now_s: float) -> None:
@@ -464,3 +499,9 @@ def _peer_name(peer: object) -> str:
         return str(peer or "")
     host, port = peer[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    """-1: it has none."""
+    sock = transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())

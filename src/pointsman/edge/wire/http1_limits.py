@@ -23,3 +23,8 @@ class ServerLimits:
     write_timeout_s: float = 300.0
     """Without a byte read by a client that has an answer waiting."""
     max_connections: int | None = None
+    max_bodies_bytes: int | None = None
+    """Bodies of all requests of the server that are being read or answered, together."""
+    max_descriptor: int | None = None
+    """Highest number of a connection's file descriptor: descriptors are given out from the lowest free number on, so a
+    high one says that few are left, whatever took them."""

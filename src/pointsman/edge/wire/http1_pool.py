@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 
-from pointsman.edge.wire.errors import UpstreamConnectError
+from pointsman.edge.wire.errors import OwnShortageError, UpstreamConnectError
 from pointsman.edge.wire.http1_upstream import UpstreamConnection, UpstreamProtocol
 from pointsman.edge.wire.origin import Origin
+from pointsman.edge.wire.shortage import is_own_shortage
 
 _CLOSE_TIMEOUT_S = 5.0
+_DROPPED_FOR_ROOM = 16
 
 
 class UpstreamPool:
@@ -48,9 +50,22 @@ class UpstreamPool:
         return None
 
     async def connect(self, origin: Origin, *, fresh: bool = False) -> UpstreamConnection:
-        """A kept connection, or a new one (`fresh`: always). Raises UpstreamConnectError."""
+        """A kept connection, or a new one (`fresh`: always).
+
+        Raises UpstreamConnectError; OwnShortageError where the fault is ours.
+        """
         connection = None if fresh else self.idle_connection(origin)
-        return connection or await self._open_new(origin)
+        if connection is not None:
+            return connection
+        try:
+            return await self._open_new(origin)
+        except OwnShortageError:
+            # Connections that are kept for later are worth less than one that is needed now.
+            if not self._drop_idle(_DROPPED_FOR_ROOM):
+                raise
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the loop closes them in its next turn
+            return await self._open_new(origin)
 
     async def _open_new(self, origin: Origin) -> UpstreamConnection:
         if self._closing:
@@ -74,6 +89,10 @@ class UpstreamPool:
             ) from None
         except (OSError, ValueError) as error:
             connection.abort()
+            if isinstance(error, OSError) and is_own_shortage(error):
+                raise OwnShortageError(
+                    f"can't connect to {origin}: {error}, which is this front end's fault"
+                ) from error
             raise UpstreamConnectError(f"can't connect to {origin}: {error}") from error
         except BaseException:
             connection.abort()
@@ -111,6 +130,14 @@ class UpstreamPool:
             idle.remove(connection)
         if not self._open and self._all_closed is not None and not self._all_closed.done():
             self._all_closed.set_result(None)
+
+    def _drop_idle(self, most: int) -> int:
+        """Close kept connections, those that were used longest ago first; how many."""
+        oldest = sorted((c for idle in self._idle.values() for c in idle), key=lambda c: c.idle_since_s)[:most]
+        for connection in oldest:
+            self._idle[connection.origin].remove(connection)
+            connection.abort()
+        return len(oldest)
 
     def _drop_expired(self) -> None:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,9 @@ class RequestOwner(Protocol):
     def continue_expected(self) -> None:
         """The client waits for `100 Continue` before it sends the body."""
 
+    def body_coming(self, size: int) -> bool:
+        """So many bytes of a body will be held; False: the server holds too many already."""
+
     def request_read(self, request: IncomingRequest, *, http10: bool, keep_alive: bool) -> None:
         """A request is complete."""
 
@@ -161,6 +164,9 @@ class RequestReader:
     def _body_too_large(self, size: int) -> _Refused:
         return _Refused(413, f"request body: {size} bytes are more than the {self._limits.max_body_bytes} allowed")
 
+    def _no_room(self) -> _Refused:
+        return _Refused(503, "the bodies of requests in flight fill the memory set aside for them; try again later")
+
     def _stop(self, refusal: _Refused) -> _Refused:
         self._refusal = refusal
         return refusal
@@ -236,6 +242,8 @@ class RequestReader:
         if length > self._limits.max_body_bytes:
             raise self._stop(self._body_too_large(length))
         self.body_left = length
+        if length and not self._owner.body_coming(length):
+            raise self._stop(self._no_room())
         if b"expect" in checked:
             self._check_expectation(checked[b"expect"], version)
 
@@ -261,6 +269,8 @@ class RequestReader:
         if self._chunked:
             if self.body_bytes > self._limits.max_body_bytes:
                 raise self._stop(self._body_too_large(self.body_bytes))
+            if not self._owner.body_coming(size):
+                raise self._stop(self._no_room())
         else:
             self.body_left -= size
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from ssl import SSLContext
 
@@ -44,13 +45,20 @@ class HttpServer:
         self.handler = handler
         self.limits = limits or ServerLimits()
         self.closing = False
+        """No request is taken any more on a connection after the one that it is at."""
+        self.linger_s = 0.0
+        """While `closing`: what connections without a request get, since one may be on its way."""
+        self.bodies_bytes = 0
+        """Bodies of requests that are being read or answered."""
+        self.turned_away: Counter[str] = Counter()
+        """Connections and requests that got a 503 from here, by what there was too much of."""
         self.port = 0
         """Where it listens, once started."""
         self._on_reject = on_reject or error_body
         self._connections: set[ServerConnection] = set()
         self._turned_away: set[ServerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listening: list[asyncio.Server] = []
         self._all_closed: asyncio.Event = asyncio.Event()
         self._tick: asyncio.TimerHandle | None = None
         self._tick_s = self._tick_interval_s()
@@ -71,9 +79,9 @@ class HttpServer:
         *,
         ssl: SSLContext | None = None,
         reuse_port: bool = False,
-        sock: socket.socket | None = None,
+        socks: Sequence[socket.socket] = (),
     ) -> None:
-        """Listen on `host:port` (0: any free one), or on `sock`, already bound. Raises OSError when that can't be."""
+        """Listen on `host:port` (0: any free one), or on `socks`, already bound. Raises OSError when that can't be."""
         loop = asyncio.get_running_loop()
 
         def accept() -> ServerConnection:
@@ -82,46 +90,64 @@ class HttpServer:
         # asyncio's own loop also takes the backlog as the number of accepts in one go, and goes on after EMFILE
         backlog = _PLAIN_BACKLOG if type(loop).__module__.startswith("asyncio") else _BACKLOG
         handshake_s = self.limits.head_timeout_s if ssl is not None else None
-        if sock is not None:
-            self._server = await loop.create_server(
-                accept, sock=sock, ssl=ssl, backlog=backlog, ssl_handshake_timeout=handshake_s
+        for sock in socks:
+            self._listening.append(
+                await loop.create_server(accept, sock=sock, ssl=ssl, backlog=backlog, ssl_handshake_timeout=handshake_s)
             )
-        else:
-            self._server = await loop.create_server(
-                accept,
-                host,
-                port,
-                ssl=ssl,
-                backlog=backlog,
-                reuse_port=reuse_port or None,
-                ssl_handshake_timeout=handshake_s,
+        if not socks:
+            self._listening.append(
+                await loop.create_server(
+                    accept,
+                    host,
+                    port,
+                    ssl=ssl,
+                    backlog=backlog,
+                    reuse_port=reuse_port or None,
+                    ssl_handshake_timeout=handshake_s,
+                )
             )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = self._listening[0].sockets[0].getsockname()[1]
 
     @property
     def connections(self) -> int:
         """Open client connections."""
         return len(self._connections)
 
-    async def close(self, grace_s: float = 0.0) -> None:
-        """Stop accepting, give requests `grace_s` seconds to end, then cancel their handlers and cut the rest."""
-        self.closing = True
-        if self._server is not None:
-            self._server.close()
+    @property
+    def busy(self) -> int:
+        """Requests that are being answered."""
+        return len(self._tasks)
+
+    def stop_listening(self) -> None:
+        """Accept no more connections here. What waits in the queue of a socket that another process has too is its."""
+        for server in self._listening:
+            server.close()
+
+    def begin_closing(self, linger_s: float = 0.0) -> None:
+        """Answers say `connection: close` from now on; connections that are idle end after `linger_s`.
+
+        Requests are still handed to the handler.
+        """
+        self.closing, self.linger_s = True, linger_s
         for connection in tuple(self._connections):
             connection.close_when_idle()
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Stop accepting, give requests `grace_s` seconds to end, then cancel their handlers and cut the rest."""
+        self.stop_listening()
+        self.begin_closing()
         if grace_s > 0:
-            await self._wait_closed(grace_s)
+            await self.wait_closed(grace_s)
         await self._cancel_handlers()
-        await self._wait_closed(0.05)
+        await self.wait_closed(0.05)
         for connection in (*self._connections, *self._turned_away):
             connection.cut()
-        await self._wait_closed(5.0)
+        await self.wait_closed(5.0)
         if self._tick is not None:
             self._tick.cancel()
             self._tick = None
-        if self._server is not None:
-            await self._server.wait_closed()
+        for server in self._listening:
+            await server.wait_closed()
 
     async def _cancel_handlers(self) -> None:
         tasks = tuple(self._tasks)
@@ -130,7 +156,8 @@ class HttpServer:
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _wait_closed(self, timeout_s: float) -> None:
+    async def wait_closed(self, timeout_s: float) -> None:
+        """Until no connection is open, at most so long."""
         self._all_closed.clear()
         if self._connections or self._turned_away:
             try:
@@ -141,17 +168,33 @@ class HttpServer:
 
     # ---- what connections ask for
 
-    def opened(self, connection: ServerConnection) -> bool:
-        """Count it in; False: there are too many."""
+    def opened(self, connection: ServerConnection, descriptor: int) -> str | None:
+        """Count it in, or say why it can't be served."""
         if self._tick is None:
             self._schedule_tick()
-        most = self.limits.max_connections
+        limits = self.limits
+        most = limits.max_connections
         if most is not None and len(self._connections) >= most:
-            self._turned_away.add(connection)
-            if len(self._turned_away) > _TURNED_AWAY_AT_ONCE:
-                connection.cut()
+            refusal = "too many connections; try again later"
+            self.turned_away["connections"] += 1
+        elif limits.max_descriptor is not None and descriptor > limits.max_descriptor:
+            refusal = "the front end has hardly a file descriptor left; try again later"
+            self.turned_away["descriptors"] += 1
+        else:
+            self._connections.add(connection)
+            return None
+        self._turned_away.add(connection)
+        if len(self._turned_away) > _TURNED_AWAY_AT_ONCE:
+            connection.cut()
+        return refusal
+
+    def take_body_bytes(self, size: int) -> bool:
+        """Count so many bytes of a body in (less than 0: out); False: there are too many."""
+        most = self.limits.max_bodies_bytes
+        if size > 0 and most is not None and self.bodies_bytes + size > most:
+            self.turned_away["bodies"] += 1
             return False
-        self._connections.add(connection)
+        self.bodies_bytes += size
         return True
 
     def closed(self, connection: ServerConnection) -> None:
