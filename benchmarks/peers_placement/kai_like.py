@@ -18,6 +18,7 @@ from peers_placement.board import Board, Pod, floor_pods
 from pointsman.app.placements.simulation.scheduler import Decided, Look
 from pointsman.core.placement.domains import Bools
 from pointsman.core.placement.gang import Gang, RoleGroup
+from pointsman.core.placement.plan import PodPlace
 from pointsman.core.placement.queues.actions import Cause, Why
 from pointsman.core.placement.state import ClusterState
 
@@ -139,19 +140,20 @@ def _candidates(board: Board, state: ClusterState, gang: Gang, missing: Sequence
     there = [state.row_of[place.node] for place in board.held.get(gang.name, {}).values()]
     for level in levels:
         of_node = state.domains.of_node[level]
-        pinned = {int(of_node[row]) for row in there} if required and level == top else None
-        yield from _domains(board, of_node, missing, pinned)
+        is_bound = bool(required) and level == top
+        real = state.domains.is_real[level] if is_bound else None
+        yield from _domains(board, of_node, missing, {int(of_node[row]) for row in there} if is_bound else None, real)
 
 
 def _domains(
-    board: Board, of_node: np.ndarray, missing: Sequence[Pod], pinned: set[int] | None = None
+    board: Board, of_node: np.ndarray, missing: Sequence[Pod], pinned: set[int] | None, real: Bools | None
 ) -> Iterator[Bools]:
     counts: dict[str, int] = {}
     groups = {pod.group.name: pod.group for pod in missing}
     for pod in missing:
         counts[pod.group.name] = counts.get(pod.group.name, 0) + 1
     size = int(of_node.max()) + 1
-    enough = np.ones(size, dtype=np.bool_)
+    enough = np.ones(size, dtype=np.bool_) if real is None else real.copy()
     for name, count in counts.items():
         enough &= np.bincount(of_node, board.room(groups[name]), size) >= count
     free = np.bincount(of_node, board.whole_free(), size)
@@ -169,18 +171,21 @@ def _filled(board: Board, state: ClusterState, gang: Gang, missing: Sequence[Pod
 
 
 def _role_filled(board: Board, state: ClusterState, group: RoleGroup, pods: Sequence[Pod], inside: Bools) -> bool:
-    """One role; its own constraint picks one domain, for good."""
+    """One role; its own constraint picks one domain, for good, and each replica's another one inside it."""
+    there = board.held.get(pods[0].gang.name, {})
+    mine = {place.replica: place for place in there.values() if place.role == group.name}
     if group.required is not None:
-        of_node = np.where(inside, state.domains.of_node[state.topology.index(group.required)], 0)
-        inside = next((inside & domain for domain in _domains_in(board, of_node, inside, pods)), None)  # type: ignore[assignment]
-        if inside is None:
+        found = _domain_for(board, state, group.required, inside, pods, next(iter(mine.values()), None))
+        if found is None:
             return False
-    size = group.pods_per_replica
-    for start in range(0, len(pods), size):
-        replica, where = pods[start : start + size], inside
-        if group.replica_required is not None and size > 1:
-            of_node = state.domains.of_node[state.topology.index(group.replica_required)]
-            found = next((inside & domain for domain in _domains_in(board, of_node, inside, replica)), None)
+        inside = found
+    by_replica: dict[int, list[Pod]] = {}
+    for pod in pods:
+        by_replica.setdefault(pod.replica, []).append(pod)
+    for number, replica in by_replica.items():
+        where = inside
+        if group.replica_required is not None:
+            found = _domain_for(board, state, group.replica_required, inside, replica, mine.get(number))
             if found is None:
                 return False
             where = found
@@ -192,11 +197,21 @@ def _role_filled(board: Board, state: ClusterState, group: RoleGroup, pods: Sequ
     return True
 
 
-def _domains_in(board: Board, of_node: np.ndarray, inside: Bools, pods: Sequence[Pod]) -> Iterator[Bools]:
+def _domain_for(
+    board: Board, state: ClusterState, level: str, inside: Bools, pods: Sequence[Pod], beside: PodPlace | None
+) -> Bools | None:
+    """Nodes of the fullest domain of a level that has room for the pods by count, or of the one where `beside` is, if
+    something is there already. Nodes without the level's label are in no domain."""
+    at = state.topology.index(level)
+    of_node = state.domains.of_node[at]
+    usable = inside & state.domains.is_real[at][of_node]
+    if beside is not None:
+        usable = usable & (of_node == of_node[state.row_of[beside.node]])
     size = int(of_node.max()) + 1
-    room = np.where(inside, board.room(pods[0].group), 0)
-    enough = np.bincount(of_node, room, size) >= len(pods)
-    free = np.bincount(of_node, np.where(inside, board.whole_free(), 0), size)
+    enough = np.bincount(of_node, np.where(usable, board.room(pods[0].group), 0), size) >= len(pods)
+    free = np.bincount(of_node, np.where(usable, board.whole_free(), 0), size)
+    there = np.bincount(of_node, usable, size) > 0
     for domain in np.lexsort((np.arange(size), free)).tolist():
-        if enough[domain]:
-            yield of_node == domain
+        if there[domain] and enough[domain]:
+            return usable & (of_node == domain)
+    return None

@@ -37,7 +37,8 @@ class PodByPod:
         hopeless: set[tuple[object, ...]] = set()
         for pod in sorted(pods, key=self._order):
             asks = pod.group.requests
-            kind = (asks, pod.group.gpu_kinds, tuple(pod.group.selector), pod.gang.priority)
+            selector = tuple(sorted(pod.group.selector.items()))
+            kind = (asks, pod.group.gpu_kinds, selector, pod.group.tolerations, pod.gang.priority)
             if kind in hopeless:
                 continue
             fits = board.fits(pod.group)

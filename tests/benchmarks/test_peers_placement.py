@@ -15,8 +15,11 @@ from pointsman.app.placements.simulation.run import Pace, run_cluster
 from pointsman.app.placements.simulation.scheduler import GangScheduler, Look, Scheduler
 from pointsman.core.placement.cluster import Cluster, Node
 from pointsman.core.placement.gang import Gang, RoleGroup
+from pointsman.core.placement.plan import Placement, PodPlace
 from pointsman.core.placement.resources import Resources
 from pointsman.core.placement.solver import place
+from pointsman.core.placement.state import ClusterState
+from pointsman.core.placement.topology import Level, Topology
 
 
 def cluster(nodes: int) -> Cluster:
@@ -68,6 +71,55 @@ def test_a_sibling_that_is_never_reopened_costs_a_placement() -> None:
     found = GangScheduler().look(look).state
     assert "picky" in found.placements
     assert not faults(found, empty(2, gpus=8, per_rack=1))
+
+
+def labelled(*racks: str | None) -> ClusterState:
+    """A node of 8 GPUs for each, in that rack; None: the node does not say in which."""
+    nodes = (Node(f"n{at}", 8, labels={"rack": rack} if rack else {}) for at, rack in enumerate(racks))
+    return ClusterState.of(Cluster(tuple(nodes)), Topology((Level("rack", "rack"),)))
+
+
+@pytest.mark.parametrize("pods", [1, 2])
+@pytest.mark.parametrize("field", ["replica_required", "required"])
+def test_a_node_without_the_label_is_in_no_domain(field: str, pods: int) -> None:
+    # The node without a rack is the fullest, so the greedy order would take it first.
+    start = labelled(None, "a", "a")
+    other = Gang("other", (RoleGroup("x", 1, 1, Resources(4_000)),))
+    start = start.hold(Placement(other, (PodPlace("x", 0, 0, "n0", (0, 1, 2, 3)),)))
+    group = RoleGroup("w", 1, 1, Resources(2_000), pods_per_replica=pods, **{field: "rack"})  # type: ignore[arg-type]
+    for scheduler in (KaiLike(), GangScheduler()):
+        found = scheduler.look(Look(start, [Gang("g", (group,))], {"other": 0.0}, 10.0)).state.placements["g"]
+        assert found.nodes <= {"n1", "n2"}
+    lost = labelled(None, None)
+    assert "g" not in KaiLike().look(Look(lost, [Gang("g", (group,))], {}, 10.0)).state.placements
+
+
+def test_what_is_left_of_a_replica_decides_where_the_rest_goes() -> None:
+    group = RoleGroup("w", 2, 2, Resources(8_000), pods_per_replica=2, replica_required="rack")
+    start = labelled("a", "a", "a", "b", "b", "b")
+    there = (PodPlace("w", 0, 1, "n0", tuple(range(8))), PodPlace("w", 1, 0, "n3", tuple(range(8))))
+    start = start.hold(Placement(Gang("g", (group,)), there))
+    found = KaiLike().look(Look(start, [Gang("g", (group,))], {"g": 0.0}, 10.0)).state.placements["g"]
+    racks = {(pod.replica, "a" if pod.node in ("n0", "n1", "n2") else "b") for pod in found.pods}
+    assert found.is_whole
+    assert racks == {(0, "a"), (1, "b")}
+
+
+def test_pods_that_choose_other_nodes_are_tried_each() -> None:
+    start = empty(2, per_rack=1)
+    start = start.hold(
+        place(
+            start,
+            Gang("full", (RoleGroup("w", 1, 1, Resources(8_000), selector={"rack": ("r0",)}),)),
+            budget_s=1,
+            clock_s=still,
+        )
+    )  # type: ignore[arg-type]
+    gangs = [
+        Gang(f"to-{rack}", (RoleGroup("w", 1, 1, Resources(8_000), selector={"rack": (rack,)}),))
+        for rack in ("r0", "r1")
+    ]
+    assert "to-r1" in PodByPod().look(Look(start, gangs, {"full": 0.0}, 10.0)).state.placements
 
 
 def test_pods_of_higher_priority_break_gangs_of_lower_priority() -> None:
