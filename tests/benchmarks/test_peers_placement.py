@@ -116,8 +116,8 @@ def test_pods_that_choose_other_nodes_are_tried_each() -> None:
         )
     )  # type: ignore[arg-type]
     gangs = [
-        Gang(f"to-{rack}", (RoleGroup("w", 1, 1, Resources(8_000), selector={"rack": (rack,)}),))
-        for rack in ("r0", "r1")
+        Gang(f"to-{rack}", (RoleGroup("w", 1, 1, Resources(8_000), selector={"rack": (rack,)}),), submitted_at_s=at_s)
+        for rack, at_s in (("r0", 0.0), ("r1", 100.0))
     ]
     assert "to-r1" in PodByPod().look(Look(start, gangs, {"full": 0.0}, 10.0)).state.placements
 
