@@ -1,0 +1,1 @@
+"""The embedded engine: a real decoder in numpy, small enough to run many of on a laptop."""
