@@ -191,7 +191,7 @@ def _kv_events(info: _ServerInfo) -> tuple[KvEventSource, ...] | None:
         return ()
     try:
         config = msgspec.json.decode(info.kv_events_config, type=_EventsConfig)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if config.publisher != "zmq":
         return ()

@@ -75,6 +75,12 @@ class AdminServer:
             raise listen_error(host, port, "--admin-port", error) from error
         self.port = runner.addresses[0][1]
 
+    async def stop_listening(self) -> None:
+        """Accept no more connections; those that there are go on."""
+        if self._runner is not None:
+            for site in tuple(self._runner.sites):
+                await site.stop()
+
     async def close(self) -> None:
         """Stop listening."""
         if self._runner is not None:
@@ -97,7 +103,7 @@ class AdminServer:
         try:
             change = msgspec.json.decode(await request.read(), type=PolicyChange)
             self._policy.switch(change.policy)
-        except (msgspec.MsgspecError, PolicyError) as error:
+        except (msgspec.MsgspecError, RecursionError, PolicyError) as error:
             return web.Response(
                 status=400, body=error_body(400, str(error), param="policy"), content_type="application/json"
             )

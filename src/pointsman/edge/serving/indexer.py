@@ -93,7 +93,7 @@ class Indexer:
 def _decode(body: bytes, query: type[_Query]) -> _Query:
     try:
         asked = msgspec.json.decode(body, type=query)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise IndexerQueryError(str(error)) from error
     if asked.block_size < 1:
         raise IndexerQueryError(f"block_size: expected tokens a block, at least 1, not {asked.block_size}")

@@ -55,7 +55,7 @@ class RolloutRoutes:
         try:
             change = msgspec.json.decode(await request.read(), type=RolloutChange)
             self._policy.roll_out(self._changed(change))
-        except (msgspec.MsgspecError, PolicyError) as error:
+        except (msgspec.MsgspecError, RecursionError, PolicyError) as error:
             return _refused(400, str(error))
         return await self._get(request)
 
@@ -63,7 +63,7 @@ class RolloutRoutes:
         body = await request.read()
         try:
             wanted = msgspec.json.decode(body, type=RollBack) if body else RollBack()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             return _refused(400, str(error))
         rollout = self._policy.rollout
         if rollout is None:

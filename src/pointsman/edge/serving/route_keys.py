@@ -51,7 +51,7 @@ def _body_field(body: bytes, path: tuple[str, ...]) -> str | None:
             members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
             raw = bytes(members[name])
         value = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, KeyError):
+    except (msgspec.MsgspecError, RecursionError, KeyError):
         return None
     if value is None or value == "":
         return None

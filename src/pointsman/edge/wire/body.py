@@ -58,7 +58,7 @@ def wants_usage(stream_options: Raw) -> bool:
     """Whether the value of `stream_options` asks for usage, read as leniently as engines do."""
     try:
         options = _options.decode(stream_options)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
     value = options.include_usage
     return value.lower() in _TRUE if isinstance(value, str) else value == 1

@@ -325,6 +325,8 @@ class UpstreamProtocol(asyncio.Protocol):
         coding = length = None
         for name, value in self._headers:
             if name == b"transfer-encoding":
+                if coding is not None:
+                    raise UpstreamProtocolError("transfer-encoding is given twice")
                 coding = value
             elif name == b"content-length":
                 length = value

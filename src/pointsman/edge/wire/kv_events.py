@@ -194,11 +194,11 @@ def open_batch(payload: bytes) -> UnreadBatch:
     try:
         array = _batch_array_decoder.decode(payload)
         return UnreadBatch(array.ts, len(array.events), map(_read_event, array.events), array.dp_rank)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         raw = _batch_map_decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         batch = _anything(payload)
         return UnreadBatch(batch.ts, len(batch.events), iter(batch.events), batch.dp_rank)
     ranks = (getattr(raw, key) for key in _RANK_KEYS)
@@ -211,11 +211,11 @@ def _read_event(raw: msgspec.Raw) -> KvEvent:
         event = _of_array(_event_array_decoder.decode(raw)) if _is_array(raw) else _event_map_decoder.decode(raw)
         if not isinstance(event, BlockStored) or event.block_size >= 0:
             return event
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         anything: object = _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KvEventError(f"an event is not msgpack: {error}") from error
     return _event(anything)
 
@@ -237,7 +237,7 @@ def _of_array(event: _StoredArray | _RemovedArray | _ClearedArray) -> KvEvent:
 def _anything(payload: bytes) -> EventBatch:
     try:
         raw: object = _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KvEventError(f"payload of {len(payload)} bytes is not msgpack: {error}") from error
     if isinstance(raw, Mapping):
         ts, events = raw.get("ts"), raw.get("events")

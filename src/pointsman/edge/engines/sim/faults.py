@@ -82,7 +82,7 @@ def parse_faults(body: bytes) -> Faults:
     except msgspec.ValidationError as error:
         known = ", ".join(Faults.__struct_fields__)
         raise bad_request(f"{error}. Known faults: {known}; in events: stop, drop, duplicate, reorder.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
     if faults.reset_after_tokens is not None and faults.error_after_tokens is not None:
         raise bad_request("reset_after_tokens and error_after_tokens exclude each other; choose one")

@@ -98,7 +98,7 @@ def parse(body: bytes, kind: type[Body]) -> Body:
         message = str(error)
         field = message.rpartition("$.")[2].partition("`")[0] if "$." in message else None
         raise bad_request(f"{message}", field) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
 
 
