@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pointsman.core.ledger.adapters import ResidentAdapters
 from pointsman.core.ledger.drift import Drift
-from pointsman.core.ledger.health import Health
+from pointsman.core.ledger.health.health import Health
 from pointsman.core.ledger.output_lengths import ExpectedLength
 from pointsman.core.ledger.watch import Watch
 from pointsman.core.model.replica import NO_SHARE, WorkerShare
@@ -52,6 +52,8 @@ class WorkerEntry:
     metrics_ms: float | None = None
     gpu_ms: float | None = None
     """When it was last known how busy its GPUs are; None: it is not."""
+    gpu_memory: float | None = None
+    """Share of its GPUs' memory that is used; None: nobody says."""
     adapters: ResidentAdapters = field(default_factory=ResidentAdapters)
     watch: Watch | None = None
     """What its step times are learned from; None: nobody learns, or it is gone."""
@@ -84,6 +86,8 @@ class Flight:
     cached_tokens: int = 0
     exact: bool = False
     """`cached_tokens` is by the worker's own word."""
+    ahead_tokens: int = 0
+    """Prompt tokens that were to be computed there up to its first token, its own included, when it was sent."""
     prefill_tokens: int = 0
     """Still counted as prefill on its worker; 0 after the first token."""
     kv_tokens: int = 0

@@ -70,6 +70,8 @@ class HealthRead:
     reachable: bool
     ready: bool
     reason: str
+    refused: bool = False
+    """Not reachable, and no doubt about it: nobody listens there. Else it may only be late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class MetricsRead:
     """LoRA adapters that requests run with there now; None: it does not say."""
     most_adapters: int | None = None
     """That are on its GPU at once; None: it does not say."""
+    generated_tokens: int | None = None
+    """That it generated since it started; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,63 @@ class GpuRead:
     worker: WorkerId
     at_ms: float
     use: float | None
+    memory: float | None = None
+    """Share of their memory that is used, 0 to 1; None: nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsRead:
+    """How our streams at a worker fare that have begun and whose client keeps up; send one about every second."""
+
+    worker: WorkerId
+    at_ms: float
+    streams: int
+    tokens: int
+    """That came since the last such event."""
+    last_ms: float
+    """When the last one came."""
+    quiet_ms: float
+    """Four of five streams got nothing for at least so long."""
+
+
+class CanaryResult(enum.StrEnum):
+    """How a canary went."""
+
+    PASSED = "passed"
+    """All of it came, through to the end of the stream."""
+    REFUSED = "refused"
+    """The engine does not take such requests (4xx): that says nothing of its health."""
+    BUSY = "busy"
+    """It takes nothing now (429, 503)."""
+    LATE = "late"
+    """It was not answered in time, or its stream stood still."""
+    FAILED = "failed"
+    """5xx, an error event, or what is no proper stream."""
+    LOST = "lost"
+    """The connection ended before the answer did."""
+    UNREACHABLE = "unreachable"
+    """Nobody listens there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySent:
+    """A small generation of our own is on its way to a worker. It is no request: nothing else counts it."""
+
+    worker: WorkerId
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryRead:
+    """How the canary sent at `sent_ms` went."""
+
+    worker: WorkerId
+    at_ms: float
+    sent_ms: float
+    result: CanaryResult
+    reason: str
+    total_ms: float | None = None
+    """How long it took, where it passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +208,8 @@ class AttemptFailed:
     reason: str
     fault: Fault | None = None
     """None: not the worker's."""
+    retry_after_ms: float | None = None
+    """For how long it asked to be left alone, where it is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +241,8 @@ class Failed:
     reason: str
     fault: Fault | None = None
     """None: not the worker's."""
+    retry_after_ms: float | None = None
+    """For how long it asked to be left alone, where it is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +350,8 @@ class Tick:
 
 
 MembershipEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerResumed | WorkerLeft
-WorkerEvent = MembershipEvent | HealthRead | MetricsRead | GpuRead
+HealthEvent = HealthRead | StreamsRead | CanarySent | CanaryRead
+WorkerEvent = MembershipEvent | HealthEvent | MetricsRead | GpuRead
 KvEvent = KvFeedChanged | KvChecked | BlocksStored | BlocksRemoved | BlocksCleared
 RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
 ReplicaEvent = ReplicaTold | ReplicaGone

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.caches import Caches
-from pointsman.core.ledger.entries import WorkerEntry
+from pointsman.core.ledger.entries import Flight, WorkerEntry
 from pointsman.core.ledger.groups import ModelGroup, ModelGroups
 from pointsman.core.ledger.guards import guard
+from pointsman.core.ledger.health.keeper import HealthKeeper
+from pointsman.core.ledger.health.settings import QUIET_SETTINGS, HealthSettings
+from pointsman.core.ledger.health.verdicts import Judge
 from pointsman.core.ledger.replicas import Replicas
 from pointsman.core.ledger.reuse import Reuse
 from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
@@ -20,6 +23,7 @@ from pointsman.core.ledger.table import FleetTable
 from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
 from pointsman.core.model.blocks import BlockUnit
 from pointsman.core.model.errors import LedgerError
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import NO_OUTLOOK, Outlook
 from pointsman.core.model.replica import NO_SHARE, WorkerShare
@@ -46,6 +50,7 @@ class Fleet:
         index_by_hash: bool = False,
         times: StepTimes | None = None,
         guards: Guards = NO_GUARDS,
+        health: HealthSettings = QUIET_SETTINGS,
     ) -> None:
         self.table = FleetTable()
         self._guards = guards
@@ -53,6 +58,9 @@ class Fleet:
         self.caches = Caches(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
         self._entries: dict[WorkerId, WorkerEntry] = {}
         self.replicas = Replicas(self.table, self.caches, self._entries.get)
+        self.health = HealthKeeper(
+            health, self.table, self._entries, self._write_exclusion, Judge(health, self.table, times)
+        )
         self._groups = ModelGroups()
         self._first_ready_ms: float | None = None
 
@@ -60,10 +68,11 @@ class Fleet:
 
     def joined(self, event: ev.WorkerJoined) -> None:
         """A new worker, or a new incarnation of one."""
-        if event.spec.id in self._entries:
-            self.left(ev.WorkerLeft(event.spec.id, event.at_ms, "replaced"))
+        before = self._entries.get(event.spec.id)
+        if before is not None:
+            self._leave(before)
         slot = self.table.take_slot()
-        entry = WorkerEntry(event.spec, slot)
+        entry = WorkerEntry(event.spec, slot, self.health.joined(event.spec, before, event.at_ms))
         self._entries[event.spec.id] = entry
         self._groups.forget()
         self._write_spec(event.spec, slot)
@@ -87,13 +96,13 @@ class Fleet:
         """No new work for it."""
         entry = self.entry(event.worker)
         entry.draining = event.reason
-        self._write_exclusion(entry)
+        self.health.moved(entry)
 
     def resumed(self, event: ev.WorkerResumed) -> None:
         """New work for it again, unless its health speaks against it."""
         entry = self.entry(event.worker)
         entry.draining = None
-        self._write_exclusion(entry)
+        self.health.moved(entry)
 
     def at_engine(self, engine: str) -> dict[WorkerId, int]:
         """The workers of an engine, and how many requests are at each."""
@@ -101,8 +110,11 @@ class Fleet:
 
     def left(self, event: ev.WorkerLeft) -> None:
         """It is gone; its slot goes with its last request."""
-        entry = self.entry(event.worker)
-        del self._entries[event.worker]
+        self._leave(self.entry(event.worker))
+        self.health.left(event.worker)
+
+    def _leave(self, entry: WorkerEntry) -> None:
+        del self._entries[entry.id]
         self._groups.forget()
         self.caches.remove_worker(entry.slot)
         self.replicas.left(entry)
@@ -199,13 +211,14 @@ class Fleet:
     def health_read(self, event: ev.HealthRead) -> None:
         """A probe came back, or did not."""
         entry = self.entry(event.worker)
-        before = entry.health.status
-        entry.health.probed(event.reachable, event.ready, event.reason, event.at_ms)
-        if entry.health.status is Exclusion.UNREACHABLE and before is not Exclusion.UNREACHABLE:
+        health = entry.health
+        was_lost = health.lost
+        health.probed(event.reachable, event.ready, event.reason, event.at_ms, refused=event.refused)
+        if health.lost and not was_lost:
             self._process_lost(entry)
-        elif entry.health.status is Exclusion.NONE and not entry.was_ready:
+        elif health.usable_by_probes and not entry.was_ready:
             self._ready(entry, event.at_ms)
-        self._write_exclusion(entry)
+        self.health.moved(entry)
 
     def _ready(self, entry: WorkerEntry, at_ms: float) -> None:
         """Its process can be used for the first time."""
@@ -222,22 +235,42 @@ class Fleet:
         entry.adapters.clear()
         self.table.cells[Column.JOINED_MS, entry.slot] = NOT_ZERO[Column.JOINED_MS]
 
+    def canary_read(self, event: ev.CanaryRead) -> None:
+        """How a canary went. Where nobody listens there is no doubt, as with a request."""
+        self.health.canary_read(event)
+        entry = self._entries.get(event.worker)
+        if event.result is ev.CanaryResult.UNREACHABLE and entry is not None and not entry.health.lost:
+            self.refused(entry, event.reason, event.at_ms)
+
     def gpu_read(self, event: ev.GpuRead) -> None:
         """How busy its GPUs are, or that nobody knows any more."""
         entry = self.entry(event.worker)
         self._set_gpu_use(entry, event.use, event.at_ms)
+        entry.gpu_memory = event.memory
 
     def _set_gpu_use(self, entry: WorkerEntry, use: float | None, at_ms: float) -> None:
         unknown = NOT_ZERO[Column.GPU_USE_PERMILLE]
         self.table.cells[Column.GPU_USE_PERMILLE, entry.slot] = unknown if use is None else round(1000 * use)
         entry.gpu_ms = None if use is None else at_ms
+        entry.gpu_memory = None if use is None else entry.gpu_memory
+
+    def request_failed(self, entry: WorkerEntry, flight: Flight, event: ev.AttemptFailed | ev.Failed) -> None:
+        """A request failed there, and the worker may be to blame."""
+        if event.fault is None or entry.gone:
+            return
+        if event.fault is Fault.UNREACHABLE:
+            known = entry.health.lost
+            self.refused(entry, event.reason, event.at_ms)
+            if known:
+                return
+        self.health.failed(entry, flight, event.fault, event.reason, event.at_ms, event.retry_after_ms)
 
     def refused(self, entry: WorkerEntry, reason: str, at_ms: float) -> None:
         """Nobody listens there any more, so its cache is gone too."""
-        entry.health.refused(reason, at_ms)
         if not entry.gone:
+            entry.health.refused(reason, at_ms)
             self._process_lost(entry)
-            self._write_exclusion(entry)
+            self.health.moved(entry)
 
     def metrics_read(self, entry: WorkerEntry, event: ev.MetricsRead, bytes_per_token: float) -> None:
         """The engine's own counts. What exceeds ours is others' work.
@@ -253,6 +286,8 @@ class Fleet:
         cells[Column.QUEUED, slot] = max(0, event.waiting)
         entry.kv_use = event.kv_use
         entry.metrics_ms = event.at_ms
+        if event.generated_tokens is not None:
+            entry.health.generated(event.generated_tokens, event.at_ms)
         if event.resident_adapters is not None:
             entry.adapters.read(event.resident_adapters, event.most_adapters)
         capacity = event.kv_capacity_tokens
@@ -279,6 +314,7 @@ class Fleet:
             entries = self._entries.values()
             not_ours = {entry.id: int(foreign[entry.slot]) + entry.others.sequences for entry in entries}
             self._times.ticked(entries, not_ours, at_ms)
+        self.health.ticked(at_ms)
 
     # ---- views
 
@@ -329,6 +365,8 @@ class Fleet:
             kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
             kv_use=entry.kv_use,
             gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,
+            gpu_memory=entry.gpu_memory,
+            health=entry.health.snapshot(),
             text_blocks=self.caches.text_blocks_held(entry.slot),
             kv=self._kv_snapshot(entry.slot),
             drift=entry.drift.share,
@@ -364,7 +402,7 @@ class Fleet:
         cells[Column.TOPOLOGY_DISTANCE, slot] = spec.topology_distance
 
     def _write_exclusion(self, entry: WorkerEntry) -> None:
-        status = entry.health.status
+        status = entry.health.exclusion
         if status is Exclusion.NONE and entry.draining is not None:
             status = Exclusion.DRAINING
         if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:

@@ -16,6 +16,9 @@ from pointsman.core.ledger.adapters import AdapterLoads
 from pointsman.core.ledger.arrivals import Arrivals
 from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
 from pointsman.core.ledger.fleet import Fleet
+from pointsman.core.ledger.health.canaries import CanaryDue
+from pointsman.core.ledger.health.changes import HealthChange, HealthCounts
+from pointsman.core.ledger.health.settings import QUIET_SETTINGS, HealthSettings
 from pointsman.core.ledger.outbox import Outbox
 from pointsman.core.ledger.output_lengths import ExpectedLength, OutputLengths
 from pointsman.core.ledger.retry_budget import RetryBudget
@@ -23,7 +26,6 @@ from pointsman.core.ledger.snapshot import FleetSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
-from pointsman.core.model.fault import Fault
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import Outlook
 from pointsman.core.model.replica import ReplicaNews
@@ -50,6 +52,7 @@ class Ledger:
         prefix_ttl_ms: how long a prompt is thought to stay in a worker's cache when nothing else pushes it out.
         step_priors: step times by names of profiles, from which learning begins; None: step times are not learned.
         guards: limits beyond which workers are excluded.
+        health: how much has to speak against a worker until it is left out.
         retry_share: retries that each request adds to the budget of them, 0 to 1.
     """
 
@@ -62,10 +65,16 @@ class Ledger:
         step_priors: Mapping[str, StepCoefficients] | None = None,
         guards: Guards = NO_GUARDS,
         retry_share: float = 0.2,
+        health: HealthSettings = QUIET_SETTINGS,
     ) -> None:
         self._times = None if step_priors is None else StepTimes(step_priors)
         self._fleet = Fleet(
-            text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash, times=self._times, guards=guards
+            text_block_bytes,
+            prefix_ttl_ms,
+            index_by_hash=index_by_hash,
+            times=self._times,
+            guards=guards,
+            health=health,
         )
         self._outbox: Outbox | None = None
         self._lengths = OutputLengths()
@@ -84,6 +93,9 @@ class Ledger:
             ev.WorkerResumed: self._fleet.resumed,
             ev.WorkerLeft: self._fleet.left,
             ev.HealthRead: self._fleet.health_read,
+            ev.StreamsRead: self._fleet.health.streams_read,
+            ev.CanarySent: self._fleet.health.canary_sent,
+            ev.CanaryRead: self._fleet.canary_read,
             ev.MetricsRead: self._metrics_read,
             ev.GpuRead: self._fleet.gpu_read,
             ev.KvFeedChanged: self._fleet.kv_event,
@@ -156,6 +168,10 @@ class Ledger:
             adapter_load_ms=self._adapter_loads.load_ms,
         )
 
+    def expected_output_tokens(self, request: Request) -> float:
+        """What one answer to it is thought to come to; its own limit is heeded."""
+        return self._expected(request).tokens(request.max_output_tokens)
+
     def _expected(self, request: Request) -> ExpectedLength:
         return self._lengths.expected(request.model, request.tenant, request.api)
 
@@ -204,6 +220,19 @@ class Ledger:
     def may_retry(self, at_ms: float) -> bool:
         """Whether the budget has one more retry of a request that no token came of yet."""
         return self._retries.left(at_ms)
+
+    def canaries_due(self, at_ms: float) -> tuple[CanaryDue, ...]:
+        """Workers that should get a canary now, the most urgent first."""
+        return self._fleet.health.canaries_due(at_ms)
+
+    def take_health_changes(self) -> tuple[HealthChange, ...]:
+        """What became of workers' health since the last time, for the log."""
+        return self._fleet.health.take_changes()
+
+    @property
+    def health_counts(self) -> HealthCounts:
+        """Changes of health and canaries so far."""
+        return self._fleet.health.counts
 
     def holds(self, request_id: str) -> bool:
         """True while a request is admitted and not ended."""
@@ -295,6 +324,9 @@ class Ledger:
         cells[Column.LAST_DISPATCH, entry.slot] = self._sequence
         if cells[Column.QUEUED, entry.slot]:
             cells[Column.QUEUED, entry.slot] += 1
+        flight.ahead_tokens = int(cells[Column.PREFILL_TOKENS, entry.slot])
+        if entry.health.standing.left_out:
+            self._fleet.health.dispatched(entry, request.id)
         if entry.watch is not None:
             entry.watch.started(request, event.at_ms, flight.cached_tokens)
         if self._outbox is not None:
@@ -311,7 +343,8 @@ class Ledger:
         self._learn_adapter_load(flight, entry, event.at_ms)
         flight.prefill_tokens = 0
         self._changed(entry)
-        entry.health.token_seen(event.at_ms)
+        if not entry.gone:
+            self._fleet.health.first_token(entry, flight, event.at_ms)
         if entry.watch is not None and flight.request.streamed:
             # At once: another worker computed the prompt.
             entry.watch.first_token(event.request_id, event.at_ms, computed=event.at_ms > flight.dispatched_ms)
@@ -328,10 +361,12 @@ class Ledger:
         self._fleet.table.cells[Column.KV_TOKENS, entry.slot] += event.tokens
         promises.progress(self._fleet.table.cells, entry.slot, flight)
         self._changed(entry)
-        entry.health.token_seen(event.at_ms)
+        if entry.health.token_seen(event.at_ms) and not entry.gone:
+            self._fleet.health.moved(entry)
 
     def _attempt_failed(self, event: ev.AttemptFailed) -> None:
         flight, entry = self._running(event.request_id)
+        self._fleet.request_failed(entry, flight, event)
         self._forget_unless_started(flight, entry)
         self._release(flight, entry)
         if entry.watch is not None:
@@ -342,15 +377,14 @@ class Ledger:
         self._totals.attempts_failed += 1
         if not flight.started:
             self._retries.take(event.at_ms)
-        if event.fault is Fault.UNREACHABLE:
-            self._fleet.refused(entry, event.reason, event.at_ms)
 
     def _finished(self, event: ev.Finished) -> None:
         flight, entry = self._running(event.request_id)
         if entry.watch is not None:
             entry.watch.ended(event.request_id, event.at_ms, _tokens_to_learn_from(flight, event.output_tokens))
+        if not entry.gone:
+            self._fleet.health.answered(entry, flight, event.at_ms)
         self._end(event.request_id, flight)
-        entry.health.token_seen(event.at_ms)
         self._learn_ratio(flight.admitted, event.prompt_tokens)
         self._learn_length(flight, entry, event)
         if event.cached_tokens is not None and event.prompt_tokens is not None:
@@ -369,6 +403,9 @@ class Ledger:
             totals.refused += 1
 
     def _failed(self, event: ev.Failed) -> None:
+        flight = self._flight(event.request_id)
+        if flight.entry is not None:
+            self._fleet.request_failed(flight.entry, flight, event)
         for totals in self._broken_off(event.request_id, event.at_ms):
             totals.failed += 1
 
@@ -404,6 +441,8 @@ class Ledger:
             cells[Column.QUEUED, entry.slot] -= 1
         flight.prefill_tokens = flight.kv_tokens = flight.sequences = 0
         del entry.flights[flight.request.id]
+        if entry.health.trial_request is not None:
+            self._fleet.health.released(entry, flight.request.id)
         self._changed(entry)
         self._fleet.released(entry)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pointsman.core.ledger.entries import Totals
 from pointsman.core.ledger.events import KvFeedState
+from pointsman.core.ledger.health.snapshot import HealthSnapshot
 from pointsman.core.model.replica import NO_SHARE, WorkerShare
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 from pointsman.core.timing.spread import PredictionError
@@ -69,6 +70,9 @@ class WorkerSnapshot:
     kv_use: float | None
     gpu_use: float | None
     """How busy its GPUs are, 0 to 1; None: nobody knows."""
+    gpu_memory: float | None
+    """Share of their memory that is used, 0 to 1; None: nobody says."""
+    health: HealthSnapshot
     text_blocks: int
     """Text blocks that were sent there and may still be cached."""
     kv: KvSnapshot

@@ -147,6 +147,10 @@ class StepTimes:
         if times is not None:
             self._timing = FleetTimes({**self._timing, worker: times})
 
+    def factor(self, worker: str) -> float:
+        """How many times as long as its class a worker takes; 1 where nothing is known."""
+        return self._learned.factor(worker)
+
     # ---- to show
 
     def snapshot(self, entry: WorkerEntry) -> TimesSnapshot | None:

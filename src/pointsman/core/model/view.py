@@ -30,6 +30,9 @@ class Exclusion(enum.IntEnum):
     GPU_BUSY = 11
     KV_SHORT = 12
     TOO_FAR = 13
+    FAILING = 14
+    NOT_SERVING = 15
+    PAUSED = 16
 
     @property
     def text(self) -> str:
@@ -52,6 +55,9 @@ _EXCLUSION_TEXT = {
     Exclusion.GPU_BUSY: "its GPUs are busier than the threshold",
     Exclusion.KV_SHORT: "it would have less free KV than the headroom asked for",
     Exclusion.TOO_FAR: "it is farther away than allowed",
+    Exclusion.FAILING: "too many of its requests failed",
+    Exclusion.NOT_SERVING: "its tokens do not flow",
+    Exclusion.PAUSED: "it asked for a pause",
 }
 
 

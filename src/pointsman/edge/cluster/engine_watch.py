@@ -18,7 +18,7 @@ from pointsman.core.ledger.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from pointsman.core.ledger.health import FAILED_PROBES_TO_LOSE
+from pointsman.core.ledger.health.health import FAILED_PROBES_TO_LOSE
 from pointsman.core.model.errors import EngineError
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 from pointsman.edge.cluster.gpu_watch import GpuWatch
@@ -32,6 +32,12 @@ from pointsman.edge.engines.http import EngineCallError, EngineHttp
 from pointsman.edge.engines.load import LoadReading
 
 _log = logging.getLogger("pointsman.cluster")
+
+_SAID_OF_WORKERS = (
+    *("role", "gpu_count", "max_batch_size", "queue_depth_threshold", "models", "kv_capacity_tokens", "profile"),
+    *("weight", "max_in_flight", "topology_distance"),
+)
+"""What a source says of an engine's workers, and not of how the engine is asked."""
 
 Emit = Callable[[WorkerEvent], None]
 Clock = Callable[[], float]
@@ -127,6 +133,18 @@ class EngineWatch:
         if self.source.models:
             unknown = EngineFacts(kind=self.source.kind or "openai", version=None, models=())
             self._set_workers(unknown, "named in the configuration", restarted=False, same_process=False)
+
+    def change(self, source: WorkerSource) -> bool:
+        """Something else is said of the same engine. False: of how it is asked, which takes another watch."""
+        said = {name: getattr(self.source, name) for name in _SAID_OF_WORKERS}
+        if replace(source, **said) != self.source:
+            return False
+        self.source = source
+        if self._facts is not None:
+            self._set_workers(self._facts, "is described otherwise", restarted=False, same_process=True)
+        else:
+            self.announce()
+        return True
 
     async def turn(self) -> None:
         """One round: identify it where that is due, then ask for its health and load."""

@@ -1,0 +1,258 @@
+"""HealthKeeper: what becomes of workers' health when something happens. It looks over all of them with each tick."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from pointsman.core.ledger import events as ev
+from pointsman.core.ledger.entries import Flight, WorkerEntry
+from pointsman.core.ledger.health import verdicts
+from pointsman.core.ledger.health.blame import Blame
+from pointsman.core.ledger.health.canaries import CanaryDue, canaries_due, why_no_canary
+from pointsman.core.ledger.health.changes import Changes, HealthChange, HealthCounts
+from pointsman.core.ledger.health.facts import Cause
+from pointsman.core.ledger.health.health import Health
+from pointsman.core.ledger.health.quota import kept_in
+from pointsman.core.ledger.health.settings import HealthSettings
+from pointsman.core.ledger.health.standing import Position
+from pointsman.core.ledger.health.verdicts import Judge
+from pointsman.core.ledger.table import FleetTable
+from pointsman.core.model.fault import Fault
+from pointsman.core.model.worker import WorkerId, WorkerSpec
+
+_COUNTED = frozenset({Fault.LOST, Fault.SERVER_ERROR, Fault.ERROR_EVENT, Fault.MALFORMED, Fault.LATE})
+"""Faults that open the breaker. A late connection is a doubt, and being overloaded is no fault."""
+_CRASHES_TO_STOP = 2
+"""Canaries of which a worker died until it gets no more."""
+_TICKS_APART_MS = 3_000.0
+"""When ticks are further apart the front end itself was held up, and looks at nobody."""
+_CANARY_MISSED = 3.0
+"""Times that a canary may take after which nobody will say how it went."""
+
+
+class HealthKeeper:
+    """Owned by the fleet. `write`: a worker's exclusion may be another one now."""
+
+    def __init__(
+        self,
+        settings: HealthSettings,
+        table: FleetTable,
+        entries: Mapping[WorkerId, WorkerEntry],
+        write: Callable[[WorkerEntry], None],
+        judge: Judge,
+    ) -> None:
+        self._settings = settings
+        self._table = table
+        self._entries = entries
+        self._write = write
+        self._judge = judge
+        self.changes = Changes()
+        self.canaries: Counter[tuple[WorkerId, ev.CanaryResult]] = Counter()
+        """How they went."""
+        self._blame = Blame()
+        self._crashes: Counter[WorkerId] = Counter()
+        """Canaries that a worker died of, in all its lives."""
+        self._reviewed = False
+        """Somebody is left out, paused or kept."""
+        self._ticked_ms: float | None = None
+
+    # ---- membership
+
+    def joined(self, spec: WorkerSpec, before: WorkerEntry | None, at_ms: float) -> Health:
+        """The health of a new incarnation; `before`: the one whose place it takes, whose cool-off it inherits."""
+        health = Health(spec.id, self._settings, self.changes, at_ms)
+        health.canary_off = why_no_canary(self._settings, spec, self._crashes[spec.id] >= _CRASHES_TO_STOP)
+        if before is not None:
+            health.standing.cool_off_ms = before.health.standing.cool_off_ms
+        return health
+
+    def left(self, worker: WorkerId) -> None:
+        """It is gone, for good as far as anybody knows."""
+        self.changes.forget(worker)
+        for key in [key for key in self.canaries if key[0] == worker]:
+            del self.canaries[key]
+
+    def moved(self, entry: WorkerEntry) -> None:
+        """Something of its health changed: its exclusion, and perhaps who else has to be used."""
+        self._write(entry)
+        self._review()
+
+    # ---- requests
+
+    def dispatched(self, entry: WorkerEntry, request_id: str) -> None:
+        """A request goes there; the first one to a worker on trial is the one that shows how it is."""
+        health = entry.health
+        if health.door_open:
+            health.trial_request = request_id
+            self._write(entry)
+
+    def first_token(self, entry: WorkerEntry, flight: Flight, at_ms: float) -> None:
+        """A request got its first token, or its whole answer."""
+        health = entry.health
+        health.failures.streak = 0
+        if health.token_seen(at_ms):
+            self.moved(entry)
+        if health.trial_request == flight.request.id:
+            health.trust(Cause.TRIAL, "a request let through to it was answered", at_ms)
+            self.moved(entry)
+        if self._settings.outliers and flight.request.streamed:
+            self._judge.note_first_token(entry, flight, at_ms)
+
+    def answered(self, entry: WorkerEntry, flight: Flight, at_ms: float) -> None:
+        """A request ended well."""
+        health = entry.health
+        health.answered(at_ms)
+        self._blame.answered(flight.admitted)
+        if health.trial_request == flight.request.id:
+            health.trust(Cause.TRIAL, "a request let through to it was answered", at_ms)
+            self.moved(entry)
+        if health.token_seen(at_ms):
+            self.moved(entry)
+
+    def failed(
+        self, entry: WorkerEntry, flight: Flight, fault: Fault, reason: str, at_ms: float, retry_after_ms: float | None
+    ) -> None:
+        """An attempt failed at a worker that is there."""
+        health = entry.health
+        if fault is Fault.OVERLOADED:
+            health.pause(retry_after_ms, at_ms)
+            self.moved(entry)
+        elif fault is Fault.CONNECT_LATE:
+            health.doubt(Cause.CONNECTIONS, "a connection to it took too long", at_ms)
+        elif fault in _COUNTED or fault is Fault.UNREACHABLE:
+            self._count(entry, flight, reason, at_ms)
+
+    def _count(self, entry: WorkerEntry, flight: Flight, reason: str, at_ms: float) -> None:
+        health = entry.health
+        on_trial = health.trial_request == flight.request.id
+        if not self._blame.counts(flight.admitted, entry.id) or (health.standing.left_out and not on_trial):
+            return
+        health.failures.failed(at_ms)
+        too_many = health.failures.too_many(at_ms, self._settings)
+        if on_trial:
+            too_many = "a request let through to it failed"
+        if too_many is not None:
+            health.leave_out(Cause.FAILURES, f"{too_many}, the last: {reason}", at_ms)
+            self.moved(entry)
+
+    def released(self, entry: WorkerEntry, request_id: str) -> None:
+        """A request is not there any more. One that was to show how the worker is, and did not, lets another one in."""
+        if entry.health.trial_request == request_id:
+            entry.health.trial_request = None
+            self._write(entry)
+
+    # ---- readings
+
+    def streams_read(self, event: ev.StreamsRead) -> None:
+        """Somebody looked at the streams of a worker; one that left meanwhile is of no interest."""
+        entry = self._entries.get(event.worker)
+        if entry is None:
+            return
+        entry.health.signs.read(event)
+        if event.tokens and event.last_ms > entry.health.last_token_ms and entry.health.token_seen(event.last_ms):
+            self.moved(entry)
+
+    def canary_sent(self, event: ev.CanarySent) -> None:
+        """A canary is under way."""
+        entry = self._entries.get(event.worker)
+        if entry is not None:
+            entry.health.canary_sent_ms = entry.health.canary_at_ms = event.at_ms
+
+    def canary_read(self, event: ev.CanaryRead) -> None:
+        """A canary came back, or did not. Of one that was sent to a process before this one nothing follows."""
+        self.canaries[event.worker, event.result] += 1
+        if event.result is ev.CanaryResult.LOST:
+            self._crashes[event.worker] += 1
+        entry = self._entries.get(event.worker)
+        if entry is None or entry.health.canary_sent_ms != event.sent_ms:
+            return
+        health = entry.health
+        health.canary_sent_ms = None
+        health.canary_last, health.canary_reason = event.result, event.reason
+        health.canary_total_ms = event.total_ms
+        if event.result is ev.CanaryResult.LOST and self._crashes[event.worker] >= _CRASHES_TO_STOP:
+            health.no_canaries(f"{self._crashes[event.worker]} canaries ended with its connection lost", event.at_ms)
+        verdicts.of_canary(self._judge, entry, event, self._entries.values())
+        self.moved(entry)
+
+    # ---- time
+
+    def ticked(self, at_ms: float) -> None:
+        """Cool-offs and pauses end, and everybody's streams are looked at."""
+        held_up = self._ticked_ms is None or at_ms - self._ticked_ms > _TICKS_APART_MS
+        self._ticked_ms = at_ms
+        for entry in self._entries.values():
+            health = entry.health
+            if health.pause_over(at_ms):
+                self.moved(entry)
+            if health.standing.left_out and self._on_trial(health, at_ms):
+                self.moved(entry)
+        if held_up or not self._settings.outliers:
+            verdicts.settle_doubts(self._entries.values(), self._settings, at_ms)
+            return
+        for entry in self._judge.look(self._entries.values(), at_ms):
+            self.moved(entry)
+
+    def _on_trial(self, health: Health, at_ms: float) -> bool:
+        """True if another one may be let through now."""
+        standing = health.standing
+        if standing.cooled_off(at_ms):
+            return True
+        since_ms = max(standing.since_ms, health.canary_at_ms or 0.0)
+        missed = at_ms - since_ms > _CANARY_MISSED * self._settings.canary_ms
+        if standing.position is Position.TRIAL and missed and not health.canary_missing:
+            health.canary_missing = True
+            health.canary_sent_ms = None
+            return True
+        return False
+
+    def canaries_due(self, at_ms: float) -> tuple[CanaryDue, ...]:
+        """Who should get a canary now, the most urgent first."""
+        return canaries_due(self._entries.values(), self._table, self._settings, at_ms)
+
+    # ---- who is used all the same
+
+    def _review(self) -> None:
+        """Never more than a share of a model's workers is left out, and one always stays."""
+        entries = self._entries.values()
+        troubled = [e for e in entries if e.health.standing.left_out or e.health.paused or e.health.kept]
+        if not troubled and not self._reviewed:
+            return
+        self._reviewed = bool(troubled)
+        groups: dict[tuple[str, str], list[WorkerId]] = {}
+        for entry in entries:
+            if entry.health.usable_by_probes and entry.draining is None:
+                for model in entry.spec.models:
+                    groups.setdefault((model, entry.spec.role), []).append(entry.id)
+        out = [(e.health.standing.since_out_ms, e.id) for e in troubled if e.health.standing.left_out]
+        kept = kept_in(groups, out, self._settings.most_out)
+        for entry in troubled:
+            self._set_kept(entry, entry.id in kept)
+        self._lift_pauses(groups, {worker for _, worker in out} - kept)
+
+    def _set_kept(self, entry: WorkerEntry, kept: bool) -> None:
+        if entry.health.kept is not kept:
+            entry.health.set_kept(kept, self._ticked_ms or entry.health.standing.since_ms)
+            self._write(entry)
+
+    def _lift_pauses(self, groups: Mapping[tuple[str, str], list[WorkerId]], out: set[WorkerId]) -> None:
+        """Where all that are left asked for a pause, it is not kept: to be refused there costs less than not to ask."""
+        lifted: set[WorkerId] = set()
+        for workers in groups.values():
+            left = [self._entries[worker] for worker in workers if worker not in out]
+            if all(entry.health.paused for entry in left):
+                lifted.update(entry.id for entry in left)
+        for entry in self._entries.values():
+            if entry.health.paused and entry.health.pause_lifted is not (entry.id in lifted):
+                entry.health.pause_lifted = entry.id in lifted
+                self._write(entry)
+
+    @property
+    def counts(self) -> HealthCounts:
+        """So far."""
+        return HealthCounts(dict(self.changes.counts), dict(self.canaries), self.changes.lost)
+
+    def take_changes(self) -> tuple[HealthChange, ...]:
+        """What changed since the last time."""
+        return self.changes.take()

@@ -1,0 +1,35 @@
+"""Quota: how many workers may be left out at once for what traffic says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+
+def allowed_out(usable: int, most_out: float) -> int:
+    """Of so many workers that could otherwise be used; one always stays."""
+    return max(0, min(usable - 1, math.floor(usable * most_out + 1e-9)))
+
+
+def kept_in(
+    groups: Mapping[Hashable, Sequence[str]], left_out: Iterable[tuple[float, str]], most_out: float
+) -> frozenset[str]:
+    """Those that have to be used all the same.
+
+    `groups`: workers that could otherwise be used, by what they can stand in for each other for. `left_out`: since
+    when, and whom; the first ones stay out, since what was there before the others cannot be their common cause.
+    """
+    room = {group: allowed_out(len(workers), most_out) for group, workers in groups.items()}
+    groups_of: dict[str, list[Hashable]] = {}
+    for group, workers in groups.items():
+        for worker in workers:
+            groups_of.setdefault(worker, []).append(group)
+    kept: set[str] = set()
+    for _, worker in sorted(left_out):
+        of = groups_of.get(worker, [])
+        if any(room[group] <= 0 for group in of):
+            kept.add(worker)
+            continue
+        for group in of:
+            room[group] -= 1
+    return frozenset(kept)

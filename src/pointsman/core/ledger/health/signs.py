@@ -1,0 +1,89 @@
+"""Signs: what the streams and first tokens of one worker looked like over the last heartbeats."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from pointsman.core.ledger.events import StreamsRead
+
+READINGS_BELIEVED_MS = 3_000.0
+"""How streams fare is unknown when nobody looked for so long."""
+_MOST_READINGS = 600
+FIRST_TOKENS_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Streams over a while."""
+
+    streams: float
+    """In the mean."""
+    tokens: int
+    itl_ms: float
+    """Time between two tokens of one stream; infinite where none came."""
+
+
+class Signs:
+    """Of one incarnation of a worker."""
+
+    __slots__ = ("_first_tokens", "_readings", "crawls_since_ms", "late_count", "tokens_late", "window_ms")
+
+    def __init__(self, window_ms: float) -> None:
+        self.window_ms = window_ms
+        self._readings: deque[tuple[float, float, StreamsRead]] = deque(maxlen=_MOST_READINGS)
+        """(when, ms since the reading before, reading)."""
+        self._first_tokens: deque[tuple[float, float, float]] = deque(maxlen=FIRST_TOKENS_KEPT)
+        """(when, ms to the first token, log of that over what was ahead of it)."""
+        self.crawls_since_ms: float | None = None
+        self.late_count = 0
+        """First tokens seen so far."""
+        self.tokens_late = 0
+        """`late_count` when first tokens were found late; 0: they are not."""
+
+    def read(self, reading: StreamsRead) -> None:
+        """Somebody looked at its streams."""
+        before = self._readings[-1][0] if self._readings else reading.at_ms
+        elapsed_ms = reading.at_ms - before
+        if elapsed_ms > READINGS_BELIEVED_MS:
+            self._readings.clear()  # nobody knows what was between
+            elapsed_ms = 0.0
+        self._readings.append((reading.at_ms, elapsed_ms, reading))
+        while self._readings and self._readings[0][0] <= reading.at_ms - self.window_ms:
+            self._readings.popleft()
+
+    def latest(self, at_ms: float) -> StreamsRead | None:
+        """The last reading, if it is not too old."""
+        if not self._readings or at_ms - self._readings[-1][0] > READINGS_BELIEVED_MS:
+            return None
+        return self._readings[-1][2]
+
+    def flow(self, at_ms: float) -> Flow | None:
+        """Of the window; None before it is full, or where there were no streams for most of it."""
+        if self.latest(at_ms) is None:
+            return None
+        covered_ms = sum(elapsed for _, elapsed, _ in self._readings)
+        stream_ms = sum(elapsed * reading.streams for _, elapsed, reading in self._readings)
+        busy_ms = sum(elapsed for _, elapsed, reading in self._readings if reading.streams)
+        if covered_ms < 0.5 * self.window_ms or busy_ms < 0.8 * covered_ms:
+            return None
+        tokens = sum(reading.tokens for _, elapsed, reading in self._readings if elapsed)
+        return Flow(stream_ms / covered_ms, tokens, stream_ms / tokens if tokens else math.inf)
+
+    def first_token(self, at_ms: float, waited_ms: float, ahead_ms: float) -> None:
+        """A first token came; `ahead_ms`: how long the prompts that went first, and its own, should have taken."""
+        self.late_count += 1
+        self._first_tokens.append((at_ms, waited_ms, math.log(max(1.0, waited_ms) / max(1.0, ahead_ms))))
+
+    def first_tokens(self, since_ms: float) -> tuple[list[float], list[float]]:
+        """(ms, log of ms over what was expected) of the last ones since then."""
+        recent = [(waited, score) for at, waited, score in self._first_tokens if at >= since_ms]
+        return [waited for waited, _ in recent], [score for _, score in recent]
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._readings.clear()
+        self._first_tokens.clear()
+        self.crawls_since_ms = None
+        self.tokens_late = 0
