@@ -12,7 +12,7 @@ most of what happens to them happens to whole lists.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 
@@ -44,7 +44,7 @@ class _Run:
 class BlockPool:
     """Hands out blocks. The caller checks `free` before it allocates."""
 
-    __slots__ = ("_cached", "_copies", "_runs", "evicted", "free", "num_blocks", "released", "stored")
+    __slots__ = ("_cached", "_copies", "_runs", "evicted", "free", "num_blocks", "on_evicted", "released", "stored")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -56,6 +56,8 @@ class BlockPool:
         """How often sequences gave blocks back."""
         self.evicted: list[int] = []
         """Hashes that nobody can reuse any more, oldest first; whoever reads them clears the list."""
+        self.on_evicted: Callable[[Sequence[Key]], None] | None = None
+        """Hears of each cached block that is handed out anew, before it is."""
         # Cached blocks: how many sequences hold one, or the run in which it lies free.
         self._cached: dict[Key, int | _Run] = {}
         # Free blocks, least recently used first.
@@ -164,6 +166,8 @@ class BlockPool:
         """Forget all cached blocks; refused (False) while a sequence holds blocks."""
         if self.used:
             return False
+        if self.on_evicted is not None:
+            self.on_evicted(list(self._cached))
         self._cached.clear()
         self._copies.clear()
         self._runs.clear()
@@ -196,6 +200,8 @@ class BlockPool:
         gone.reverse()
         del keys[len(keys) - count :]
         run.live -= count
+        if self.on_evicted is not None:
+            self.on_evicted(gone)
         if not self._copies:
             deque(map(cached.__delitem__, gone), maxlen=0)
             self.evicted += gone  # type: ignore[arg-type]  # without copies all names are hashes

@@ -36,10 +36,17 @@ class EngineModel:
     `cut_step` first, and has the same result as with single steps.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        scheduler: Scheduler | None = None,
+        sequence_type: type[TokenSequence] = TokenSequence,
+    ) -> None:
+        """`scheduler`: one that does more than count blocks; `sequence_type`: where tokens come from."""
         self.config = config
         self._counters = EngineCounters()
-        self._scheduler = Scheduler(config)
+        self._scheduler = Scheduler(config) if scheduler is None else scheduler
+        self._sequence_type = sequence_type
         self._sequences: dict[str, list[Sequence]] = {}
         self._held: dict[str, Sequence] = {}
         self._step: Step | None = None
@@ -308,7 +315,7 @@ class EngineModel:
         hashes = prompt_hashes(tokens, config.block_size, seed) if config.prefix_caching else []
         target = min(len(tokens) + request.max_tokens, config.max_model_len)
         return [
-            TokenSequence(request, index, tokens[:], hashes[:], seed, context_digest(tokens, salt=index), target)
+            self._sequence_type(request, index, tokens[:], hashes[:], seed, context_digest(tokens, salt=index), target)
             for index in range(request.sequences)
         ]
 

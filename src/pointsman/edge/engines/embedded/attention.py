@@ -7,7 +7,7 @@ see change nothing, not even a bit: exp(-inf) = 0 is added, and all is multiplie
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 
@@ -87,4 +87,4 @@ def _unseen(positions: Ints, span: int, per_head: int) -> Array | None:
 
 
 def _rows(array: A, live: Ints | None) -> A:
-    return array if live is None else cast("A", array[live])
+    return array if live is None else array[live]

@@ -1,0 +1,95 @@
+"""EmbeddedEngine: the modelled engine's scheduling with a real model under it. No clock, thread or event loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from pointsman.core.engine_model.config import EngineConfig
+from pointsman.core.engine_model.engine import EngineModel
+from pointsman.core.engine_model.sequence import Sequence
+from pointsman.core.engine_model.step import StepResult
+from pointsman.core.model.errors import EngineError
+from pointsman.edge.engines.embedded.batch import Part
+from pointsman.edge.engines.embedded.computed_sequence import GREEDY, ComputedSequence, SampledRequest
+from pointsman.edge.engines.embedded.decoder import Decoder
+from pointsman.edge.engines.embedded.kv_blocks import KvBlocks
+from pointsman.edge.engines.embedded.pages import PagedScheduler
+from pointsman.edge.engines.embedded.sampling import Sampling, choose
+from pointsman.edge.engines.embedded.weights import Array
+
+
+@dataclass(slots=True)
+class Work:
+    """One step, as the model computes it."""
+
+    parts: list[Part]
+    wanting: list[ComputedSequence]
+    """Sequences that get a token, in the order of the parts that want logits."""
+
+
+class EmbeddedEngine:
+    """`begin`, then `compute` (which may be called in another thread), then `finish`; requests may come in between.
+
+    `model` counts, schedules and announces as the simulated engine does: `model.add(SampledRequest(…))`.
+    """
+
+    def __init__(self, config: EngineConfig, decoder: Decoder) -> None:
+        """Raises EngineError where blocks and model do not fit together."""
+        if config.max_model_len > decoder.config.positions:
+            raise EngineError(
+                f"max_model_len is {config.max_model_len}, and the model knows {decoder.config.positions} positions"
+            )
+        self._scheduler = PagedScheduler(config)
+        self.model = EngineModel(config, self._scheduler, ComputedSequence)
+        self.kv = KvBlocks(decoder.config, config.num_blocks, config.block_size)
+        self._decoder = decoder
+
+    def begin(self, now_ms: float) -> Work | None:
+        """Choose the next step; None when there is nothing to compute."""
+        step = self.model.begin_step(now_ms)
+        if step is None:
+            return None
+        work = Work([], [])
+        for sequence in self._scheduler.decoders.writers:
+            self._put(work, sequence, 1)
+        for sequence, count in step.batch.chunks:
+            self._put(work, sequence, count)
+        return work
+
+    def compute(self, work: Work) -> None:
+        """The tokens of the step. Reads nothing that requests which come or go meanwhile change."""
+        logits = self._decoder.forward(work.parts, self.kv)
+        for sequence, row in zip(work.wanting, logits, strict=True):
+            sequence.chosen = choose(
+                row, sampling_of(sequence), sequence.tokens[: sequence.prompt_length], sequence.answer
+            )
+
+    def finish(self, now_ms: float) -> StepResult:
+        """What the step brought."""
+        return self.model.finish_step(now_ms)
+
+    def block_of(self, block_hash: int) -> Array | None:
+        """Contents of a cached block; None where it is not cached."""
+        block = self._scheduler.pages.of_name(block_hash)
+        return None if block is None else self.kv.block(block)
+
+    def _put(self, work: Work, sequence: Sequence, count: int) -> None:
+        assert isinstance(sequence, ComputedSequence)
+        first = sequence.computed
+        wanted = first + count == sequence.length
+        tokens = np.frombuffer(sequence.tokens, np.uint32)[first : first + count].tolist()
+        work.parts.append(Part(tokens, first, self._scheduler.pages.table(sequence), wanted))
+        if wanted:
+            work.wanting.append(sequence)
+
+
+def sampling_of(sequence: ComputedSequence) -> Sampling:
+    """How the sequence's tokens are chosen."""
+    request = sequence.request
+    if not isinstance(request, SampledRequest):
+        return GREEDY
+    sampling = request.sampling
+    return dataclasses.replace(sampling, seed=sampling.seed + sequence.index) if sequence.index else sampling

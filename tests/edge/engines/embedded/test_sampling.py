@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.edge.engines.embedded.sampling import Sampling, choose, likeliest, log_softmax
+
+LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.0625, 0.0625], np.float32))
+
+
+def drawn(sampling: dict[str, object], draws: int = 400, logits=LOGITS) -> dict[int, float]:
+    """Token → share of draws at as many positions."""
+    counts = np.zeros(len(logits))
+    for position in range(draws):
+        counts[choose(logits, Sampling(**sampling), [0] * position, []).token] += 1
+    return {token: count / draws for token, count in enumerate(counts) if count}
+
+
+def test_tokens_are_drawn_as_likely_as_they_are() -> None:
+    shares = drawn({"seed": 3}, 4_000)
+    for token, share in enumerate(np.exp(LOGITS)):
+        assert abs(shares[token] - share) < 0.03
+
+
+def test_temperature_sharpens_and_flattens() -> None:
+    assert choose(LOGITS, Sampling(temperature=0.0), [], []).token == 0
+    assert drawn({"temperature": 0.3})[0] > 0.85
+    assert drawn({"temperature": 5.0})[0] < 0.35
+
+
+def test_filters_leave_the_likeliest() -> None:
+    assert set(drawn({"top_k": 2})) == {0, 1}
+    assert set(drawn({"top_p": 0.7})) == {0, 1}
+    assert set(drawn({"top_p": 0.75})) == {0, 1}
+    assert set(drawn({"top_p": 0.76})) == {0, 1, 2}
+    assert set(drawn({"min_p": 0.24})) == {0, 1, 2}
+    assert set(drawn({"top_p": 1e-9})) == {0}
+    assert set(drawn({"top_k": 100})) == {0, 1, 2, 3, 4}
+
+
+@given(seed=st.integers(0, 2**64), tokens=st.lists(st.integers(0, 4), min_size=1, max_size=30), cut=st.integers(0, 30))
+def test_an_answer_that_goes_on_elsewhere_draws_the_same(seed: int, tokens: list[int], cut: int) -> None:
+    sampling = Sampling(seed=seed)
+    prompt, answer = tokens[:cut], tokens[cut:]
+    assert choose(LOGITS, sampling, prompt, answer) == choose(LOGITS, sampling, [], tokens)
+
+
+def test_other_seeds_draw_other_tokens() -> None:
+    def answer(seed: int) -> list[int]:
+        return [choose(LOGITS, Sampling(seed=seed), [0] * n, []).token for n in range(30)]
+
+    assert answer(1) == answer(1)
+    assert answer(1) != answer(2)
+
+
+def test_penalties_and_bias() -> None:
+    greedy = {"temperature": 0.0}
+    assert choose(LOGITS, Sampling(**greedy, presence_penalty=1.0), [0], [1]).token == 0, "not of the prompt"
+    assert choose(LOGITS, Sampling(**greedy, presence_penalty=1.0), [], [0]).token == 1
+    assert choose(LOGITS, Sampling(**greedy, frequency_penalty=0.4), [], [0]).token == 0
+    assert choose(LOGITS, Sampling(**greedy, frequency_penalty=0.4), [], [0, 0]).token == 1
+    assert choose(LOGITS, Sampling(**greedy, repetition_penalty=3.0), [0], []).token == 1, "logits below 0 grow"
+    assert choose(-LOGITS, Sampling(**greedy, repetition_penalty=2.0), [3, 4], []).token == 2, "those above shrink"
+    assert choose(LOGITS, Sampling(**greedy, logit_bias={4: 100.0}), [], []).token == 4
+    assert LOGITS[4] == np.float32(math.log(0.0625)), "logits are left as they were"
+
+
+def test_logprobs_are_those_of_the_model() -> None:
+    chosen = choose(LOGITS, Sampling(temperature=0.0, logprobs=2, logit_bias={3: 50.0}), [], [])
+    assert chosen.token == 3
+    assert chosen.logprob is not None
+    assert math.isclose(chosen.logprob, math.log(0.0625), rel_tol=1e-6)
+    assert [token for token, _ in chosen.likeliest] == [0, 1]
+    assert math.isclose(float(np.exp(log_softmax(LOGITS)).sum()), 1.0)
+    assert [token for token, _ in likeliest(log_softmax(LOGITS), 5)] == [0, 1, 2, 3, 4]
+    assert choose(LOGITS, Sampling(temperature=0.0, logprobs=0), [], []).likeliest == ()
