@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import click
-import msgspec
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TaskID
-from rich.table import Table
 
+from pointsman.app.cli.number import Number
 from pointsman.app.cli.output import STDOUT, check_files, json_option, write_json
 from pointsman.app.cli.piped import check_piped, numbered
+from pointsman.app.cli.place_simulate_output import SimulateDocument, print_outcomes, seed_document
 from pointsman.app.placements.report.page import Facts, cluster_report
-from pointsman.app.placements.simulation.demand import Demand, Kind, made_jobs, usual_kinds
-from pointsman.app.placements.simulation.outages import Outages, made_outages
-from pointsman.app.placements.simulation.outcome import MEASURES, Measure, Outcome
+from pointsman.app.placements.simulation.demand import MOST_GANGS, Demand, Kind, made_jobs, usual_kinds
+from pointsman.app.placements.simulation.evidence import too_little
+from pointsman.app.placements.simulation.misfits import misfits
+from pointsman.app.placements.simulation.outages import MOST_OUTAGES, Outages, made_outages
+from pointsman.app.placements.simulation.outcome import Outcome
 from pointsman.app.placements.simulation.run import OnProgress, Pace, run_cluster
 from pointsman.app.placements.simulation.scheduler import GangScheduler
 from pointsman.core.model.errors import ConfigError, PlacementError
 from pointsman.core.placement.cluster import Cluster
 from pointsman.core.placement.made_cluster import MadeCluster, made_cluster
 from pointsman.core.placement.queues.tree import SINGLE_QUEUE, QueueTree
+from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.topology import Topology
 from pointsman.edge.manifests.cluster_files import read_cluster, topology_of
 from pointsman.edge.manifests.deployment_file import read_deployments
@@ -32,26 +36,6 @@ from pointsman.edge.manifests.queue_file import read_queues
 
 _PATH = click.Path(path_type=Path)
 _HOUR_S = 3_600.0
-
-
-class SeedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One run; None: there was nothing to measure."""
-
-    seed: int
-    gangs: int
-    placed: int
-    finished: int
-    measures: dict[str, float | None]
-
-
-class SimulateDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` writes."""
-
-    nodes: int
-    gpus: int
-    hours: float
-    load: float
-    runs: list[SeedDocument]
 
 
 @dataclass(frozen=True)
@@ -73,16 +57,42 @@ class _Setup:
 @click.option("--deployment", "deployments", type=_PATH, multiple=True, help="What comes; else a usual mix.")
 @click.option("--queues", "queue_file", type=_PATH, help="Queues with quotas; gangs go to them by chance.")
 @click.option(
-    "--load", type=click.FloatRange(0, 10, min_open=True), default=0.9, show_default=True, help="GPUs asked for."
+    "--load",
+    type=Number(0, 10, "a share of all GPUs", above=True),
+    default=0.9,
+    show_default=True,
+    help="GPUs asked for.",
 )
-@click.option("--hours", type=click.FloatRange(0, 10_000, min_open=True), default=24.0, show_default=True)
+@click.option("--hours", type=Number(0, 10_000, "hours", above=True), default=24.0, show_default=True)
 @click.option(
-    "--runs-h", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="Of a deployment."
+    "--runs-h",
+    type=Number(0.2, 10_000, "hours"),
+    default=4.0,
+    show_default=True,
+    help="Mean run of a deployment, none below ten minutes.",
 )
-@click.option("--urgent", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share of priority 10.")
-@click.option("--fails-every-h", type=click.FloatRange(0), default=2000.0, show_default=True, help="A node; 0: never.")
-@click.option("--repair-h", type=click.FloatRange(0), default=4.0, show_default=True, help="Until it is back.")
-@click.option("--startup-s", type=click.FloatRange(0), default=120.0, show_default=True, help="Until a gang computes.")
+@click.option("--urgent", type=Number(0, 1, "a share"), default=0.1, show_default=True, help="Share of priority 10.")
+@click.option(
+    "--fails-every-h",
+    type=Number(0.1, 1_000_000, "hours", or_zero=True),
+    default=2000.0,
+    show_default=True,
+    help="Mean time between failures of a node; 0: never.",
+)
+@click.option(
+    "--repair-h",
+    type=Number(0.01, 10_000, "hours"),
+    default=4.0,
+    show_default=True,
+    help="Mean time until it is back.",
+)
+@click.option(
+    "--startup-s",
+    type=Number(0, 1_000_000, "seconds"),
+    default=120.0,
+    show_default=True,
+    help="Until a gang computes.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the first run.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs.")
 @click.option("--html", "html_file", type=_PATH, help="A report with plots, to FILE.")
@@ -115,42 +125,89 @@ def simulate(
     check_piped(read)
     check_files({"--json": json_file, "--html": html_file}, read)
     cluster, topology = _cluster(clusters, nodes, levels, seed)
+    gpus = sum(node.gpus for node in cluster.nodes)
+    if not gpus:
+        raise ConfigError(
+            "no node has GPUs, and the load is given in GPUs: --cluster with GPUs, or --nodes is expected"
+        )
     tree = SINGLE_QUEUE if queue_file is None else read_queues(queue_file)
     leaves = tuple(name for name in tree.by_name if tree.is_leaf(name))
     try:
-        kinds = _kinds(deployments, topology, cluster, runs_h)
         setup = _Setup(
             cluster,
             topology,
-            Demand(kinds, load, hours, leaves, urgent),
+            Demand(_kinds(deployments, topology, cluster, runs_h), load, hours, leaves, urgent),
             Outages(fails_every_h, repair_h),
             tree,
             Pace(startup_s),
         )
+        _check_size(setup, gpus)
+        notes = _notes(setup)
         outcomes = _runs(setup, range(seed, seed + seeds))
+        little = too_little(outcomes, setup.demand, gpus)
     except PlacementError as error:
         raise ConfigError(str(error)) from None
-    gpus = sum(node.gpus for node in cluster.nodes)
+    notes += [little] if little else []
     if json_file is not None:
         document = SimulateDocument(
             nodes=len(cluster.nodes),
             gpus=gpus,
             hours=hours,
             load=load,
-            runs=[_document(seed + number, outcome) for number, outcome in enumerate(outcomes)],
+            notes=notes,
+            runs=[seed_document(seed + number, outcome) for number, outcome in enumerate(outcomes)],
         )
         write_json(document, json_file)
     if html_file is not None:
-        more = (("Failures of a node", f"every {fails_every_h:g} h" if fails_every_h else "never"),)
+        more = [("Failures of a node", f"every {fails_every_h:g} h" if fails_every_h else "never")]
+        more += [("Note", note) for note in notes]
         title = f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs"
         facts = Facts(title, len(cluster.nodes), gpus, hours, load, topology.names, more)
-        html_file.write_text(cluster_report(facts, {"pointsman": outcomes}), encoding="utf-8")
+        _write(html_file, cluster_report(facts, {"pointsman": outcomes}))
     if json_file != STDOUT:
-        click.echo(
-            f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs, {hours:g} h, load {load:g}, {fails_every_h:g} h a failure"
-        )
-        _print(outcomes, seed)
+        failures = f"a node fails every {fails_every_h:g} h" if fails_every_h else "no node fails"
+        click.echo(f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs, {hours:g} h, load {load:g}, {failures}")
+        if any(outcome.gangs for outcome in outcomes):
+            print_outcomes(outcomes, seed)
+    if little:
+        click.echo(f"note: {little}", err=True)
     return 0
+
+
+def _check_size(setup: _Setup, gpus: int) -> None:
+    """Raises ConfigError for runs that would not end, by the options that make them so."""
+    demand = setup.demand
+    gangs, outages = demand.expected(gpus), setup.outages.expected(len(setup.cluster.nodes), demand.hours)
+    for count, most, what, options in (
+        (gangs, MOST_GANGS, "gangs would come", "less --load or fewer --hours, larger deployments, or more --runs-h"),
+        (outages, MOST_OUTAGES, "times a node would fail", "fewer --hours, or more --fails-every-h"),
+    ):
+        if count > most:
+            raise ConfigError(
+                f"about {float(f'{count:.1e}'):,.0f} {what}; at most {most:,} can be simulated: {options} would do"
+            )
+
+
+def _notes(setup: _Setup) -> list[str]:
+    """What can be said before anything has run."""
+    demand, until_s = setup.demand, setup.demand.hours * _HOUR_S
+    state = ClusterState.of(setup.cluster, setup.topology)
+    everything_up = state.with_ready([node.name for node in state.nodes], True)
+    found = list(misfits(everything_up, demand.kinds, setup.tree, demand.queues, time.monotonic))
+    if setup.pace.startup_s >= until_s:
+        found.append(
+            f"--startup-s is {setup.pace.startup_s:,g} and the run ends after {until_s:,g} s: nothing computes"
+        )
+    for note in found:
+        click.echo(f"note: {note}", err=True)
+    return found
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html {file}: can't be written: {error.strerror}") from error
 
 
 def _cluster(clusters: tuple[Path, ...], nodes: int | None, levels: str | None, seed: int) -> tuple[Cluster, Topology]:
@@ -171,9 +228,7 @@ def _kinds(files: tuple[Path, ...], topology: Topology, cluster: Cluster, runs_h
         each.check_levels(topology)
     if wanted:
         return tuple(Kind(each.gang, 1.0, runs_h) for each in wanted)
-    most = max((node.gpus for node in cluster.nodes), default=0)
-    if not most:
-        raise ConfigError("no node has GPUs; give deployments with --deployment")
+    most = max(node.gpus for node in cluster.nodes)
     return tuple(replace(kind, runs_h=runs_h) for kind in usual_kinds(topology, most))
 
 
@@ -210,33 +265,3 @@ def _run(setup: _Setup, seed: int, on_progress: OnProgress) -> Outcome:
         pace=setup.pace,
         on_progress=on_progress,
     )
-
-
-def _document(seed: int, outcome: Outcome) -> SeedDocument:
-    measures = {key: None if np.isnan(value) else value for key, value in outcome.metrics.items()}
-    return SeedDocument(
-        seed=seed, gangs=outcome.gangs, placed=outcome.placed, finished=outcome.finished, measures=measures
-    )
-
-
-def _print(outcomes: list[Outcome], seed: int) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
-    for number in range(len(outcomes)):
-        table.add_column(f"seed {seed + number}", justify="right", no_wrap=True)
-    table.add_row("gangs", *(f"{outcome.gangs:,}" for outcome in outcomes))
-    for key, measure in MEASURES.items():
-        table.add_row(measure.title, *(_shown(measure, outcome.metrics[key]) for outcome in outcomes))
-    console = Console(highlight=False)
-    console.width = max(console.width, 24 + 12 * len(outcomes))
-    console.print(table)
-
-
-def _shown(measure: Measure, value: float) -> str:
-    if np.isnan(value):
-        return "-"
-    if measure.unit == "share":
-        return f"{value:.1%}"
-    if measure.unit == "seconds":
-        return f"{value:,.0f} s"
-    return f"{value:,.1f} h" if measure.unit == "hours" else f"{value:,.3g}"

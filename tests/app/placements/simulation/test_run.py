@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,8 +108,20 @@ def test_demand_comes_at_the_load_that_is_asked_for_and_from_its_seed() -> None:
     assert jobs == made_jobs(demand, 800, np.random.default_rng(3))
     assert jobs != made_jobs(demand, 800, np.random.default_rng(4))
     assert [job.gang.submitted_at_s for job in jobs] == sorted(job.gang.submitted_at_s for job in jobs)
+    # Short runs are none below ten minutes, and still ask for the load.
+    kinds = tuple(replace(kind, runs_h=0.2) for kind in usual_kinds(TOPOLOGY, 8))
+    short = Demand(kinds, load=0.8, hours=400)
+    jobs = made_jobs(short, 800, np.random.default_rng(3))
+    assert offered(jobs) / (400 * 800) == pytest.approx(0.8, rel=0.03)
+    assert len(jobs) == pytest.approx(short.expected(800), rel=0.03)
+    assert min(job.runs_s for job in jobs) >= 600
     outages = made_outages(Outages(100, 2), [f"n{at}" for at in range(50)], 1_000 * 3_600, np.random.default_rng(1))
     assert len(outages) == pytest.approx(50 * 1_000 / 102, rel=0.15)
+    assert Outages(100, 2).expected(50, 1_000) == pytest.approx(50 * 1_000 / 102)
+    # Repairs shorter than the clock can tell are still after the failure: such a node is not lost for ever.
+    quick = made_outages(Outages(1, 1e-300), ["n0"], 10 * 3_600, np.random.default_rng(1))
+    assert quick
+    assert all(outage.back_s > outage.at_s for outage in quick)
     assert not made_outages(Outages(0), ["n0"], 1e9, np.random.default_rng(1))
 
 
@@ -134,7 +147,17 @@ def test_what_can_not_be_is_refused() -> None:
         (lambda: Demand((kind,), urgent_share=2), "urgent_share is 2"),
         (lambda: Demand((kind,), queues=()), "at least one is expected"),
         (lambda: Demand((Kind(gang("cpu", gpus=0), 1),)).gangs_per_hour(8), "no kind of gang asks for GPUs"),
+        (lambda: Demand((Kind(gang("a"), 1),)).gangs_per_hour(0), "the cluster has no GPUs"),
+        (lambda: Demand((kind,), hours=math.inf), "hours is inf"),
+        (lambda: Kind(gang("a"), math.nan), "weight is nan"),
+        (lambda: Kind(gang("a"), 1, 0.1), "runs_h is 0.1; ten minutes or more"),
+        (lambda: Kind(gang("a"), 1, math.inf), "runs_h is inf"),
         (lambda: Outages(-1), "node_fails_every_h is -1"),
+        (lambda: Outages(repair_h=0), "repair_h is 0"),
+        (lambda: Pace(startup_s=math.inf), "startup_s is inf"),
+        (lambda: run(1, Job(gang("a"), math.nan)), "gang a comes or runs for no time that can be"),
+        (lambda: run(1, until_s=math.inf), "until_s is inf"),
+        (lambda: run(1, outages=(Outage("n0", 2, 2),)), "node n0 is back at 2 s, and fails at 2 s"),
         (lambda: Pace(look_again_s=0), "look_again_s is 0"),
         (lambda: run(1, Job(gang("a"), 1), Job(gang("a"), 1)), "gang a comes twice"),
         (lambda: run(1, outages=(Outage("x", 1, 2),)), "node x is not of this cluster"),

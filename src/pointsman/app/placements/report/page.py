@@ -72,6 +72,8 @@ def headline(runs: Runs) -> str:
 def sentences(runs: Runs) -> list[str]:
     """What is worth knowing first."""
     first, *others = runs
+    if not any(run.gangs for run in runs[first]):
+        return []
     found = []
     partial_s = sum(run.partial_gang_s for run in runs[first])
     if partial_s:

@@ -15,6 +15,8 @@ from pointsman.core.placement.topology import NODE_LEVEL, Topology
 
 HOUR_S = 3_600.0
 _SHORTEST_S = 600.0
+MOST_GANGS = 1_000_000
+"""That one run is made for: each is looked at many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,13 @@ class Kind:
     weight: float
     """How many of them come, beside other kinds."""
     runs_h: float = 4.0
-    """Mean time it runs; times are drawn from an exponential distribution, none below ten minutes."""
+    """Mean time it runs, ten minutes at least: those, and on top what is drawn from an exponential distribution."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < math.inf:
+            raise PlacementError(f"kind {self.gang.name}: weight is {self.weight}; 0 or more is expected")
+        if not _SHORTEST_S / HOUR_S <= self.runs_h < math.inf:
+            raise PlacementError(f"kind {self.gang.name}: runs_h is {self.runs_h}; ten minutes or more are expected")
 
     @property
     def gpus(self) -> float:
@@ -52,7 +60,7 @@ class Demand:
             raise PlacementError("no kind of gang would ever come; at least one with a weight above 0 is expected")
         for name in ("load", "hours"):
             if not 0 < getattr(self, name) < math.inf:
-                raise PlacementError(f"{name} is {getattr(self, name)}; more than 0 is expected")
+                raise PlacementError(f"{name} is {getattr(self, name)}; a number above 0 is expected")
         if not 0 <= self.urgent_share <= 1:
             raise PlacementError(f"urgent_share is {self.urgent_share}; 0 to 1 is expected")
         if not self.queues:
@@ -61,10 +69,16 @@ class Demand:
     def gangs_per_hour(self, cluster_gpus: int) -> float:
         """So many gangs come that the load is what it should be."""
         total = sum(kind.weight for kind in self.kinds)
-        gpu_hours = sum(kind.weight / total * kind.gpus * max(kind.runs_h, _SHORTEST_S / HOUR_S) for kind in self.kinds)
+        gpu_hours = sum(kind.weight / total * kind.gpus * kind.runs_h for kind in self.kinds)
         if not gpu_hours:
-            raise PlacementError("no kind of gang asks for GPUs, so the load can't be given in GPUs")
+            raise PlacementError("no kind of gang asks for GPUs in its floors, so the load can't be given in GPUs")
+        if cluster_gpus < 1:
+            raise PlacementError("the cluster has no GPUs, so the load can't be given in GPUs")
         return self.load * cluster_gpus / gpu_hours
+
+    def expected(self, cluster_gpus: int) -> float:
+        """So many gangs come on average."""
+        return self.gangs_per_hour(cluster_gpus) * self.hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +104,7 @@ def made_jobs(demand: Demand, cluster_gpus: int, rng: np.random.Generator) -> tu
             priority=10 if rng.random() < demand.urgent_share else 0,
             submitted_at_s=now_s,
         )
-        jobs.append(Job(gang, max(_SHORTEST_S, float(rng.exponential(kind.runs_h * HOUR_S)))))
+        jobs.append(Job(gang, _SHORTEST_S + float(rng.exponential(kind.runs_h * HOUR_S - _SHORTEST_S))))
         now_s += float(rng.exponential(mean_s))
     return tuple(jobs)
 

@@ -11,6 +11,9 @@ import numpy as np
 from pointsman.app.placements.simulation.demand import HOUR_S
 from pointsman.core.model.errors import PlacementError
 
+MOST_OUTAGES = 1_000_000
+"""That one run is made for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outages:
@@ -22,9 +25,14 @@ class Outages:
     """Mean time until it is back."""
 
     def __post_init__(self) -> None:
-        for name in ("node_fails_every_h", "repair_h"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise PlacementError(f"{name} is {getattr(self, name)}; 0 or more is expected")
+        if not 0 <= self.node_fails_every_h < math.inf:
+            raise PlacementError(f"node_fails_every_h is {self.node_fails_every_h}; 0 (never) or more is expected")
+        if not 0 < self.repair_h < math.inf:
+            raise PlacementError(f"repair_h is {self.repair_h}; a number above 0 is expected")
+
+    def expected(self, nodes: int, hours: float) -> float:
+        """About so many outages there are in that time."""
+        return nodes * hours / (self.node_fails_every_h + self.repair_h) if self.node_fails_every_h else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,8 @@ def made_outages(
     for node in nodes:
         now_s = float(rng.exponential(outages.node_fails_every_h * HOUR_S))
         while now_s < until_s:
-            back_s = now_s + float(rng.exponential(outages.repair_h * HOUR_S))
+            repaired_s = now_s + float(rng.exponential(outages.repair_h * HOUR_S))
+            back_s = max(repaired_s, math.nextafter(now_s, math.inf))
             found.append(Outage(node, now_s, back_s))
             now_s = back_s + float(rng.exponential(outages.node_fails_every_h * HOUR_S))
     return tuple(sorted(found, key=lambda outage: (outage.at_s, outage.node)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -33,9 +34,9 @@ class Pace:
     """While gangs wait and nothing happens, the scheduler looks again after so long."""
 
     def __post_init__(self) -> None:
-        if not self.startup_s >= 0:
+        if not 0 <= self.startup_s < math.inf:
             raise PlacementError(f"startup_s is {self.startup_s}; 0 or more is expected")
-        if not self.look_again_s > 0:
+        if not 0 < self.look_again_s < math.inf:
             raise PlacementError(f"look_again_s is {self.look_again_s}; more than 0 is expected")
 
 
@@ -167,17 +168,29 @@ def run_cluster(
 
     The scheduler looks whenever gangs came or ended, nodes failed or came back, and from time to time while somebody
     waits. Same arguments, same outcome. `on_progress` hears the part that is done, about a hundred times.
-    Raises PlacementError for gangs of the same name, and outages of nodes that the cluster lacks.
+    Raises PlacementError for gangs of the same name, times that can't be, and outages of nodes that the cluster lacks
+    or that end before they begin.
     """
-    names = [job.gang.name for job in jobs]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise PlacementError(f"gang {twice} comes twice; every gang needs a name of its own")
+    if not 0 < until_s < math.inf:
+        raise PlacementError(f"until_s is {until_s}; a number above 0 is expected")
+    names: set[str] = set()
+    for job in jobs:
+        if job.gang.name in names:
+            raise PlacementError(f"gang {job.gang.name} comes twice; every gang needs a name of its own")
+        if not (0 <= job.runs_s < math.inf and 0 <= job.gang.submitted_at_s < math.inf):
+            raise PlacementError(
+                f"gang {job.gang.name} comes or runs for no time that can be; 0 s or more are expected"
+            )
+        names.add(job.gang.name)
     run = _ClusterRun(ClusterState.of(cluster, topology), scheduler, pace or Pace(), until_s)
     for job in jobs:
         run.push(job.gang.submitted_at_s, _COME, job)
     for outage in outages:
         run.state.row(outage.node)
+        if not 0 <= outage.at_s < outage.back_s:
+            raise PlacementError(
+                f"node {outage.node} is back at {outage.back_s} s, and fails at {outage.at_s} s; later is expected"
+            )
         run.push(outage.at_s, _FAIL, outage.node)
         run.push(outage.back_s, _BACK, outage.node)
     return run.run(on_progress)
