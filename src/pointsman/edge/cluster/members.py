@@ -10,8 +10,12 @@ from pointsman.core.model.worker import Role, WorkerSpec, worker_id
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.execution_group import KvEventEndpoints
 from pointsman.edge.configuration.metrics_url import MetricsUrl
+from pointsman.edge.configuration.tls import EngineTls
 from pointsman.edge.engines.detect import adapter_of
 from pointsman.edge.engines.facts import EngineFacts
+
+NO_HOST = ("none", "null", "undefined")
+"""What stands for a host where a program wrote down an address that it did not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,12 @@ class WorkerSource:
     """Page that tells how busy its GPUs are."""
     gpus: tuple[str, ...] | None = None
     """Those of the page that are its own; None: all."""
+    tls: EngineTls | None = None
+    """How it is checked, and what it is shown, instead of what holds for all."""
     api_key: str | None = field(default=None, repr=False)
     """The engine's own key; goes with every call to it and never into a log."""
+    draining: str | None = None
+    """Why it shall get no new work, as its record says."""
 
     def spec(self, facts: EngineFacts, rank: int) -> WorkerSpec:
         """The worker that one rank is."""
@@ -94,7 +102,7 @@ def _parse(url: object, name: str | None = None) -> EngineUrl:
     except ValueError as error:
         raise ConfigError(f"engine {name or url!r}: URL {url!r} cannot be used, expected {error}") from None
     host = parsed.host_and_port.rpartition(":")[0]
-    if host in ("none", "null", "undefined"):
+    if host in NO_HOST:
         raise ConfigError(f"engine {name or url!r}: URL {url!r} has no real host; whoever wrote it had no address yet")
     return parsed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -18,13 +17,14 @@ from pointsman.edge.cluster.members import WorkerSource, checked
 from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.engines.http import EngineHttp
+from pointsman.edge.wire.trust import Trusts
 
 
 class Prober:
     """Watches engines until it is closed. Engines that do not answer never hold up the start of the others.
 
     `emit` gets ledger events, in order for each engine, on the event loop that `start` ran on. `now_ms` is the clock of
-    the events. `ssl_context` is for engines with https; None trusts what the system trusts. Without `health_checks` an
+    the events. `trusts` is for engines with https; None trusts what the system trusts. Without `health_checks` an
     engine that was once identified counts as ready for ever. `listener` hears of engines after the ledger did. Without
     `collect_gpu_use` nobody asks how busy GPUs are.
     """
@@ -36,7 +36,7 @@ class Prober:
         rng: random.Random,
         *,
         timing: ProbeTiming | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        trusts: Trusts | None = None,
         health_checks: bool = True,
         listener: FactsListener | None = None,
         collect_gpu_use: bool = True,
@@ -48,7 +48,7 @@ class Prober:
         self._now_ms = now_ms
         self._rng = rng
         self._timing = timing or ProbeTiming()
-        self._ssl_context = ssl_context
+        self._trusts = trusts or Trusts()
         self._session: aiohttp.ClientSession | None = None
         self._watches: dict[str, tuple[EngineWatch, asyncio.Task[None]]] = {}
 
@@ -70,11 +70,12 @@ class Prober:
             raise RuntimeError("start() first")
         others = [watch.source for watch, _ in self._watches.values()]
         checked([*others, source])
+        self._trusts.use(source.url, source.tls)
         http = EngineHttp(
             self._session,
             source.url,
             api_key=source.api_key,
-            ssl_context=self._ssl_context,
+            trust=self._trusts.of_url(source.url),
             timeout_s=self._timing.timeout_s,
         )
         watch = EngineWatch(
@@ -97,16 +98,25 @@ class Prober:
         if url is None or not self._collect_gpu_use:
             return None
         # Never with the engine's key: it is another server.
-        http = EngineHttp(session, url.base, ssl_context=self._ssl_context, timeout_s=self._timing.timeout_s)
+        http = EngineHttp(session, url.base, trust=self._trusts.of_url(url.base), timeout_s=self._timing.timeout_s)
         return GpuWatch(source.name, http, url.page, source.gpus)
 
-    async def remove(self, name: str) -> None:
+    def change(self, source: WorkerSource) -> bool:
+        """Says something else of an engine that is watched. False: not without watching it anew; nothing is changed.
+
+        Raises ConfigError for an unknown name.
+        """
+        if source.name not in self._watches:
+            raise ConfigError(f"no engine is called {source.name!r}; there are {', '.join(self._watches) or 'none'}")
+        return self._watches[source.name][0].change(source)
+
+    async def remove(self, name: str, reason: str = "removed from the configuration") -> None:
         """Stops watching an engine; its workers leave. Raises ConfigError for an unknown name."""
         if name not in self._watches:
             raise ConfigError(f"no engine is called {name!r}; there are {', '.join(self._watches) or 'none'}")
         watch, task = self._watches.pop(name)
         await _stop([task])
-        watch.leave("removed from the configuration")
+        watch.leave(reason)
 
     def statuses(self) -> tuple[EngineStatus, ...]:
         """All engines, also those that never answered."""

@@ -37,10 +37,10 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     vanish_grace: Annotated[
         Duration,
         Meta(
-            description="How long engines are kept that an etcd does not know any more when it knows none at all, or "
-            "was made anew; those that register again meanwhile stay."
+            description="How long an engine is kept whose record in etcd vanished without a farewell: its lease is over, "
+            "or etcd was wiped. One that registers again meanwhile never left."
         ),
-    ] = Duration(60)
+    ] = Duration(30)
     api_key_envs: Annotated[
         tuple[str, ...],
         Meta(

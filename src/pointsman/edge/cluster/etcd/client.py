@@ -69,6 +69,7 @@ class Changes:
     """What a watch tells at once; no events: it only says how far it is."""
 
     revision: int
+    """Up to which all changes were told."""
     events: tuple[Event, ...]
 
 
@@ -172,7 +173,7 @@ class EtcdClient:
                     )
                 if said.canceled:
                     raise EtcdUnreachableError(f"etcd ended the watch: {said.cancel_reason or 'it did not say why'}")
-                yield Changes(said.header.revision, said.events)
+                yield Changes(_known_to(said, from_revision), said.events)
         raise EtcdUnreachableError("etcd ended the watch")
 
 
@@ -199,6 +200,13 @@ def _watched(line: bytes) -> WatchLine:
         message = "nothing" if answer.error is None else answer.error.message
         raise EtcdUnreachableError(f"etcd ended the watch: {message}")
     return answer.result
+
+
+def _known_to(said: WatchLine, from_revision: int) -> int:
+    """Its header says how far etcd is, which may be farther than what was told."""
+    if said.events:
+        return max(event.kv.mod_revision for event in said.events)
+    return from_revision - 1 if said.created else said.header.revision
 
 
 def _lease_lost(error: EtcdRefusedError) -> EtcdRefusedError | LeaseLostError:

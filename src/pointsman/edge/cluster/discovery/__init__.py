@@ -1,0 +1,1 @@
+"""Discovery: where engines are found, each place a file of its own."""
