@@ -6,37 +6,49 @@ import asyncio
 import logging
 import random
 import secrets
-import time
+from collections import Counter
 
 from pointsman import __version__
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.cluster.prober import Prober
+from pointsman.edge.cluster.replicas.replica_bus import Transport
+from pointsman.edge.cluster.replicas.replication import Replication
 from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.decisions.ring import DecisionRing
 from pointsman.edge.decisions.routes import DecisionRoutes
 from pointsman.edge.decisions.sampling import Sampling
 from pointsman.edge.serving.admin import AdminServer
-from pointsman.edge.serving.clock import monotonic_ms
+from pointsman.edge.serving.admin_auth import AdminAuth
+from pointsman.edge.serving.certificates import Certificates
+from pointsman.edge.serving.clock import Clock, monotonic_ms
 from pointsman.edge.serving.decision_metrics import DecisionCollector
 from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.dispatch import Dispatcher
+from pointsman.edge.serving.drain_report import drain_reports
+from pointsman.edge.serving.drains import Drains
 from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.exact_metrics import ExactRoutingCollector
 from pointsman.edge.serving.exact_routing import ExactRouting
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
 from pointsman.edge.serving.metrics import FrontendCollector
+from pointsman.edge.serving.overload_metrics import OverloadCollector
 from pointsman.edge.serving.policies import ActivePolicy, load_registry
+from pointsman.edge.serving.replica_metrics import ReplicaCollector
+from pointsman.edge.serving.replica_report import replica_report
 from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.rollout_metrics import RolloutCollector
 from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_document
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
 from pointsman.edge.serving.settings import FrontendSettings
+from pointsman.edge.serving.shutdown import Shutdown
 from pointsman.edge.serving.slo_headers import SloHeaders
 from pointsman.edge.serving.status import Status, make_status
+from pointsman.edge.serving.tenants.collector import TenancyCollector
+from pointsman.edge.serving.tenants.tenancy import Tenancy
 from pointsman.edge.telemetry.decision_log import DecisionLog
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.errors import error_body
@@ -45,22 +57,26 @@ from pointsman.edge.wire.http1_server import HttpServer
 from pointsman.edge.wire.listening import listen_error
 
 TICK_S = 1.0
-DRAIN_POLL_S = 0.02
 
 _log = logging.getLogger("pointsman.serving")
 
 
 class Frontend:
-    """One front end. Make it inside a running event loop.
+    """One front end. Make it inside a running event loop. `clock` counts milliseconds as the loop does; `transport`
+    carries messages of replicas instead of sockets.
 
     Raises PolicyError for an unknown policy and ConfigError for a decision log that can't be written; `start` raises
     EngineError when a port is taken.
     """
 
-    def __init__(self, settings: FrontendSettings) -> None:
+    def __init__(
+        self, settings: FrontendSettings, clock: Clock = monotonic_ms, transport: Transport | None = None
+    ) -> None:
         self._settings = settings
-        self._clock = monotonic_ms
-        self._stopping = False
+        self._clock = clock
+        self._tick_late_s = 0.0
+        self.reloads: Counter[str] = Counter()
+        """Reloads of the configuration, by outcome."""
         self._tick_task: asyncio.Task[None] | None = None
         self._tick_failures: set[type[Exception]] = set()
         self.traffic = Traffic()
@@ -70,7 +86,13 @@ class Frontend:
             index_by_hash=settings.index_by_hash,
             step_priors=settings.step_priors,
             guards=settings.guards,
+            retry_share=settings.failover.retry_share,
         )
+        self.replication = Replication(settings.replicas, self.ledger, self._clock, transport)
+        self.bus = self.replication.bus
+        self.admin_auth = AdminAuth(settings.admin_key)
+        self.certificates = Certificates((settings.tls, settings.admin_tls), settings.trusts)
+        self.tenancy = Tenancy(settings.tenancy, self.ledger, self.bus, self._clock)
         self._ids = RequestIds(settings.seed)
         self._seed = secrets.randbits(63) if settings.seed is None else settings.seed
         self.policy = ActivePolicy(
@@ -82,7 +104,7 @@ class Frontend:
             watchers=settings.watchers,
         )
         self.links = EngineLinks()
-        self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, ssl_context=settings.engine_tls)
+        self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, trusts=settings.trusts)
         self._keys = {source.name: source.api_key for source in settings.sources}
         self._decision_log = _decision_log(settings)
         self.decisions = DecisionRing(settings.ring.most, settings.ring.most_bytes)
@@ -106,7 +128,7 @@ class Frontend:
             places=settings.tokenizer_places,
             tokenizers=settings.tokenizers,
             tokenize=settings.tokenize,
-            ssl_context=settings.engine_tls,
+            trusts=settings.trusts,
         )
         intake = Intake(
             self.ledger,
@@ -117,13 +139,25 @@ class Frontend:
                 settings.debug_headers,
                 settings.timeouts.total_s,
                 SloHeaders(settings.slo_classes, settings.default_slo_class),
+                settings.failover,
             ),
             self._clock,
             self._not_reached,
             self._ids,
         )
-        routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: not self._stopping)
+        self.drains = Drains(
+            self.ledger,
+            self.emit,
+            dispatcher,
+            self._engine_names,
+            self._clock,
+            grace_s=settings.drain_grace_s,
+            cut_after_s=settings.drain_cut_after_s,
+        )
+        self._dispatcher = dispatcher
+        routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: self.shutdown, self.tenancy.gate)
         self._server = HttpServer(routes.handle, settings.limits, self._not_http)
+        self.shutdown = Shutdown(self._server, self._cut_all)
         self._admin = AdminServer(
             self.policy,
             self.status,
@@ -133,19 +167,28 @@ class Frontend:
                 ExactRoutingCollector(self._exact),
                 RolloutCollector(self.policy),
                 DecisionCollector(self.decisions, self.traffic),
+                OverloadCollector(
+                    self._server, self.drains, self.shutdown, lambda: self._tick_late_s, self.reloads
+                ),
+                ReplicaCollector(self.replication, self.ledger.snapshot),
+                TenancyCollector(self.tenancy),
+                self.certificates,
+                self.admin_auth,
             ),
-            lambda: not self._stopping,
+            lambda: self.shutdown.accepting,
             [
                 *RolloutRoutes(self.policy, has_route_key=settings.route_key is not None).routes(),
                 *DecisionRoutes(self.decisions, self._ids.gave).routes(),
             ],
+            self.admin_auth,
+            settings.admin_tls,
         )
         self._prober = Prober(
             self.emit,
             self._clock,
             random.Random(settings.seed),
             timing=ProbeTiming(interval_s=settings.heartbeat_s),
-            ssl_context=settings.engine_tls,
+            trusts=settings.trusts,
             health_checks=settings.health_check,
             listener=self._exact.listener,
             collect_gpu_use=settings.collect_gpu_use,
@@ -156,10 +199,14 @@ class Frontend:
     async def start(self) -> None:
         """Listen and begin to look for the engines; does not wait for them."""
         try:
+            await self.replication.start()
             await self._listen()
         except EngineError:
+            await self.replication.close()
             self._close_log()
             raise
+        self.tenancy.start(self._settings.host)
+        self.certificates.start()
         await self._prober.start(self._settings.sources)
         self._tick_task = asyncio.create_task(self._ticks(), name="ledger ticks")
         _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
@@ -167,7 +214,12 @@ class Frontend:
     async def _listen(self) -> None:
         settings = self._settings
         try:
-            await self._server.start(settings.host, settings.port, ssl=settings.tls, reuse_port=settings.reuse_port)
+            await self._server.start(
+                settings.host,
+                settings.port,
+                ssl=None if settings.tls is None else settings.tls.context,
+                reuse_port=settings.reuse_port,
+            )
         except OSError as error:
             raise listen_error(settings.host, settings.port, "--port", error) from error
         try:
@@ -176,16 +228,29 @@ class Frontend:
             await self._server.close()
             raise
 
-    async def close(self, grace_s: float = 0.0) -> None:
-        """Unready at once, and no new work; what is in flight gets `grace_s` to end, then it is cut.
+    async def retire(self, grace_s: float) -> None:
+        """Another front end has taken over the ports: accept no more, end what runs within `grace_s`, then close."""
+        await self._admin.stop_listening()
+        await self.shutdown.retire(grace_s)
+        await self._close()
 
-        Until then it goes on listening: a load balancer has to see `/ready` say 503.
+    async def close(self, grace_s: float = 0.0, lag_s: float = 0.0) -> None:
+        """Unready at once; what comes within `lag_s` is still answered, then nothing new is.
+
+        What is in flight gets `grace_s` in all to end, then it is cut. Until then it goes on listening.
         """
-        self._stopping = True
-        deadline_s = time.monotonic() + grace_s
-        while self.ledger.in_flight and time.monotonic() < deadline_s:  # noqa: ASYNC110 - the ledger wakes nobody
-            await asyncio.sleep(DRAIN_POLL_S)
+        await self.shutdown.stop(grace_s, lag_s)
+        await self._close()
+
+    def hurry(self) -> None:
+        """Let whoever waits for requests in `close` or `retire` wait no longer."""
+        self.shutdown.hurry()
+
+    async def _close(self) -> None:
         await self._server.close()
+        await self.replication.close()
+        await self.tenancy.close()
+        await self.certificates.close()
         await self._prober.close()
         await self._exact.close()
         if self._tick_task is not None:
@@ -209,7 +274,8 @@ class Frontend:
     @property
     def admin_url(self) -> str:
         """Base URL of the admin port."""
-        return f"http://{_url_host(self._settings.admin_host)}:{self._admin.port}"
+        scheme = "https" if self._settings.admin_tls is not None else "http"
+        return f"{scheme}://{_url_host(self._settings.admin_host)}:{self._admin.port}"
 
     # ---- parts
 
@@ -218,6 +284,8 @@ class Frontend:
         if isinstance(event, WorkerJoined | WorkerChanged):
             self.links.joined(event.spec, self._keys.get(event.spec.id.rpartition("/")[0]))
         self.ledger.apply(event)
+        if isinstance(event, WorkerJoined):
+            self.drains.joined(event.spec)
 
     def status(self) -> Status:
         """The status document."""
@@ -231,9 +299,18 @@ class Frontend:
             self.policy.configured_name,
             self.policy.in_force(),
         )
+        status.phase, status.drains = self.shutdown.phase, drain_reports(self.drains, self._clock())
         trials = rollout_document(self.policy)
         status.rollout, status.shadows = trials.rollout, trials.shadows
+        status.replicas = replica_report(self.replication, fleet)
+        status.tenants = self.tenancy.report()
         return status
+
+    def _engine_names(self) -> list[str]:
+        return [engine.name for engine in self._prober.statuses()]
+
+    def _cut_all(self, reason: str) -> int:
+        return sum(self._dispatcher.cut(worker, reason) for worker in self.links.workers())
 
     def _not_http(self, status: int, message: str) -> bytes:
         """Body of an answer to what is no proper request."""
@@ -256,13 +333,18 @@ class Frontend:
         )
 
     async def _ticks(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            due_s = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
+            self._tick_late_s = max(0.0, loop.time() - due_s)
             self._tick()
 
     def _tick(self) -> None:
         try:
             self.ledger.apply(Tick(self._clock()))
+            self.drains.look()
+            self.tenancy.look()
             self._exact.look_after()
             self.policy.look()
         except Exception as error:

@@ -47,7 +47,10 @@ class _Live:
 
 
 class EngineRunner:
-    """One engine model and its clock. Everything happens on the event loop that runs it."""
+    """One engine model and its clock. Everything happens on the event loop that runs it.
+
+    `clock_s` counts the seconds that the model takes for real ones.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,9 @@ class EngineRunner:
         speedup: float,
         publish: Callable[[list[KvEvent]], None],
         metrics: SimMetrics,
+        clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._clock_s = clock_s
         self.engine = EngineModel(config)
         self.slow_factor = 1.0
         """Each step takes that many times its modelled duration."""
@@ -65,7 +70,7 @@ class EngineRunner:
         self._publish = publish
         self._metrics = metrics
         self._live: dict[Sequence, _Live] = {}
-        self._start_s = time.perf_counter()
+        self._start_s = clock_s()
         self._begin_ms: float | None = None
         """When the step began that it is in."""
         self._end_ms = 0.0
@@ -76,7 +81,7 @@ class EngineRunner:
 
     def now_ms(self) -> float:
         """Modelled time since the start."""
-        return (time.perf_counter() - self._start_s) * 1000 * self._speedup
+        return (self._clock_s() - self._start_s) * 1000 * self._speedup
 
     @property
     def busy(self) -> float:
@@ -86,7 +91,7 @@ class EngineRunner:
     def submit(self, request: EngineRequest, sinks: list[TokenSink]) -> tuple[Sequence, ...]:
         """Queue a request with a sink for each of its sequences; raises `RequestRefusedError`."""
         sequences = self.engine.add(request)
-        now_s = time.perf_counter()
+        now_s = self._clock_s()
         for sequence, sink in zip(sequences, sinks, strict=True):
             self._live[sequence] = _Live(sink, now_s)
         self._wake()
@@ -97,7 +102,7 @@ class EngineRunner:
         self.engine.abort_sequence(sequence)
         live = self._live.pop(sequence, None)
         if live is not None:
-            self._metrics.e2e_s.observe(time.perf_counter() - live.arrived_s)
+            self._metrics.e2e_s.observe(self._clock_s() - live.arrived_s)
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached blocks unless sequences hold some, and say so in an event at once."""
@@ -178,7 +183,7 @@ class EngineRunner:
         if result.events:
             self._publish(result.events)
         live_of, metrics = self._live, self._metrics
-        now_s = time.perf_counter()
+        now_s = self._clock_s()
         observe_itl = metrics.itl_s.observe
         for sequence, token in result.tokens:
             live = live_of.get(sequence)

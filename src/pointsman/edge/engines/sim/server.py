@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from pointsman.edge.engines.sim.admin_routes import AdminRoutes
@@ -22,11 +23,11 @@ logger = logging.getLogger("pointsman.engines.sim")
 
 
 class SimServer:
-    """One simulated engine that listens. `await start()`, then `url`; `await close()`."""
+    """One simulated engine that listens. `await start()`, then `url`; `await close()`. `clock_s` is the model's."""
 
-    def __init__(self, settings: SimSettings) -> None:
+    def __init__(self, settings: SimSettings, clock_s: Callable[[], float] = time.perf_counter) -> None:
         self.settings = settings
-        self.state = SimState(settings)
+        self.state = SimState(settings, clock_s)
         self.port = settings.port
         """The actual port once started; a restart keeps it."""
         self._http: HttpServer | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.edge.engines.sim.event_publisher import EventPublisher
@@ -18,8 +19,9 @@ from pointsman.edge.engines.sim.tokenizer import SimTokenizer
 class SimState:
     """The parts of an engine. `runner` and `metrics` are replaced by a restart."""
 
-    def __init__(self, settings: SimSettings) -> None:
+    def __init__(self, settings: SimSettings, clock_s: Callable[[], float] = time.perf_counter) -> None:
         self.settings = settings
+        self._clock_s = clock_s
         self.tokenizer = SimTokenizer()
         self.json_texts = JsonTexts()
         self.faults = FaultState()
@@ -44,7 +46,7 @@ class SimState:
         self.runner.slow_factor = self.faults.active.slow_factor
 
     def _new_runner(self) -> EngineRunner:
-        return EngineRunner(self.config, self.settings.speedup, self._publish, self.metrics)
+        return EngineRunner(self.config, self.settings.speedup, self._publish, self.metrics, self._clock_s)
 
     def _publish(self, events: list[KvEvent]) -> None:
         self.publisher.publish(events)

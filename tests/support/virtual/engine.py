@@ -1,0 +1,104 @@
+"""A simulated engine as one host of the memory network: it can be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from pointsman.edge.engines.sim.faults import Faults
+from pointsman.edge.engines.sim.server import SimServer
+from pointsman.edge.engines.sim.settings import SimSettings
+from support.virtual.loop import VirtualLoop
+from support.virtual.network import HOST
+
+PORT = 8000
+PROFILE = str(Path(__file__).parent / "profile.yaml")
+
+
+@dataclass
+class VirtualEngine:
+    """`name` is its name in the configuration and, with `.engines`, in DNS."""
+
+    loop: VirtualLoop
+    name: str
+    address: str
+    settings: SimSettings
+
+    def __post_init__(self) -> None:
+        self.server: SimServer | None = None
+        self._stopped_s: float | None = None
+        self._lost_s = 0.0
+        self.loop.network.name(f"{self.name}.engines", self.address)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.name}.engines:{PORT}"
+
+    def _clock_s(self) -> float:
+        """Its own time: it stands still while the process is stopped."""
+        now_s = self.loop.time() if self._stopped_s is None else self._stopped_s
+        return now_s - self._lost_s
+
+    async def start(self) -> None:
+        """A new process, with an empty cache."""
+        self.server = SimServer(self.settings, self._clock_s)
+        await self._as_itself(self.server.start())
+
+    async def _as_itself(self, work: object) -> None:
+        token = HOST.set(self.address)
+        try:
+            await work  # type: ignore[misc]
+        finally:
+            HOST.reset(token)
+
+    # ---- what happens to it
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.server is None:
+            return
+        server, self.server = self.server, None
+        self.loop.network.kill(self.address)
+        server.state.runner.stop()
+        server.state.publisher.close()
+        self._stopped_s, self._lost_s = None, 0.0
+
+    async def restart(self) -> None:
+        """kill -9, and a new process at once."""
+        self.kill()
+        await self.start()
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self._stopped_s = self.loop.time()
+        self.loop.network.stop(self.address)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        if self._stopped_s is not None:
+            self._lost_s += self.loop.time() - self._stopped_s
+            self._stopped_s = None
+        self.loop.network.go_on(self.address)
+
+    def set_faults(self, **faults: object) -> None:
+        """As `POST /sim/faults`."""
+        assert self.server is not None
+        self.server.state.set_faults(Faults(**faults))  # type: ignore[arg-type]
+
+    # ---- what is in it
+
+    @property
+    def running(self) -> int:
+        """Sequences in the engine."""
+        if self.server is None:
+            return 0
+        engine = self.server.state.runner.engine
+        return engine.running + engine.waiting
+
+    async def close(self) -> None:
+        """End it."""
+        if self.server is not None:
+            server, self.server = self.server, None
+            await server.close()
+            await asyncio.sleep(0)
