@@ -48,7 +48,7 @@ class Outbox:
         *,
         by_text: bool,
     ) -> None:
-        """A prompt went to a worker; `token_keys`: those that it did not say it holds. `by_text`: tell its text, too."""
+        """A prompt went to a worker. `token_keys`: those it did not say it holds; `by_text`: tell its text, too."""
         text = request.blocks.keys[:MOST_KEYS_A_PROMPT] if by_text else ()
         self._add(PromptTold(worker, request.model, text, token_keys[:MOST_KEYS_A_PROMPT], spec))
 

@@ -1,9 +1,9 @@
 """Replicas: what the other front ends of the fleet have at its workers, as they tell it.
 
-What they have is added to the same numbers that policies see for our own requests, so an engine's own count of its load,
-which knows no difference, leaves over only what is nobody's. Each of them tells of a worker all that it has there, never
-a difference: what is lost or comes twice is right again with the next word about that worker, or with the next whole
-state, and forgetting a replica takes back exactly what it added.
+What they have is added to the same numbers that policies see for our own requests, so an engine's own count of its
+load, which knows no difference, leaves over only what is nobody's. Each of them tells of a worker all that it has there,
+never a difference: what is lost or comes twice is right again with the next word about that worker, or with the next
+whole state, and forgetting a replica takes back exactly what it added.
 
 A worker that left and came back is another entry here as it is there: each front end tells of the one that it knows.
 """

@@ -58,3 +58,7 @@ class ReplicaNews:
     """Requests that came, by model."""
     whole: bool = False
     """The shares are all that there are: at every other worker it has nothing."""
+
+    def __bool__(self) -> bool:
+        """There is something to tell."""
+        return self.whole or bool(self.shares or self.prompts or self.arrivals)

@@ -26,9 +26,9 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
         tuple[ReplicaPlace, ...],
         Meta(description="Where the others do; the same list may go to all, this one's own place included."),
     ] = ()
-    etcd: Annotated[
-        bool, Meta(description="Find the others in the etcd of section `etcd`, and be found there.")
-    ] = False
+    etcd: Annotated[bool, Meta(description="Find the others in the etcd of section `etcd`, and be found there.")] = (
+        False
+    )
     advertise: Annotated[
         ReplicaPlace | None,
         Meta(description="Where others reach `listen`, where that is another address; they find it in etcd."),

@@ -65,9 +65,7 @@ class EtcdReplicas:
 
     async def _register(self) -> None:
         lease = await self._client.grant(TTL_S)
-        await self._client.put(
-            self._prefix + self._replica.encode(), self._places.advertise.encode(), lease=lease.id
-        )
+        await self._client.put(self._prefix + self._replica.encode(), self._places.advertise.encode(), lease=lease.id)
         self._well()
         why = await keep_lease(self._client, lease, time.monotonic)
         raise EtcdUnreachableError(f"the lease of this replica is lost: {why}")

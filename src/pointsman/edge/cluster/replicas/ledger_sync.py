@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from pointsman.core.ledger.events import ReplicaGone, ReplicaTold
 from pointsman.core.ledger.ledger import Ledger
-from pointsman.core.model.replica import ReplicaNews
 from pointsman.edge.cluster.replicas.bus import Bus, ReplicaId
 from pointsman.edge.cluster.replicas.ledger_news import TOPIC, decode_news, encode_news
 
@@ -32,7 +31,7 @@ class LedgerSync:
 
     def _tell(self) -> None:
         news = self._ledger.news(self._now_ms())
-        if news != ReplicaNews():
+        if news:
             self._bus.publish(TOPIC, encode_news(news))
 
     def _whole(self) -> bytes:

@@ -151,9 +151,7 @@ class ReplicaBus:
         told = ((topic, subscriber.whole()) for topic, subscriber in self._topics.items())
         parts = [(topic, payload) for topic, payload in told if payload is not None]
         self._hand_over(
-            Message(
-                replica=self.replica, name=self.name, sequence=self._sequence, parts=parts, whole_for=peer.replica
-            )
+            Message(replica=self.replica, name=self.name, sequence=self._sequence, parts=parts, whole_for=peer.replica)
         )
 
     def _hand_over(self, message: Message) -> None:

@@ -1,6 +1,6 @@
 """SiblingFolder: how front ends of one host find each other: each has a socket `PID.sock` in a folder of this user.
 
-Nobody else can reach these sockets, so no secret is needed. A socket without a process is what a killed one left behind.
+Nobody else can reach these sockets, so no secret is needed. A socket without a process is what a killed one left.
 """
 
 from __future__ import annotations

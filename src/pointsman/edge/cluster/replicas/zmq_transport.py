@@ -32,9 +32,7 @@ _SLICE_S = 0.005
 _LINGER_MS = 200
 """For the goodbye."""
 _RECONNECT_MS, _RECONNECT_MOST_MS = 100, 2_000
-_REFUSED = (
-    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
-)
+_REFUSED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 _CONTEXT = b"pointsman replicas, keys of the fleet"
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -77,7 +75,8 @@ class ZmqTransport:
             except zmq.ZMQError as error:
                 await self.close()
                 raise EngineError(
-                    f"replicas: can't listen at {endpoint}: {error}; name another place in replicas.listen"
+                    f"replicas: can't listen at {endpoint}: {zmq.strerror(error.errno or 0)}; name another place in "
+                    "replicas.listen"
                 ) from None
         for topic in (ALL, address(replica)):
             subscriber.setsockopt(zmq.SUBSCRIBE, topic)
@@ -194,8 +193,10 @@ class ZmqTransport:
             except zmq.Again:
                 return
             self.counts[side] += 1
-            if self.counts[side] == 1:
-                secret = "one of both has another replicas.secret, or none" if self._keys else "it has a replicas.secret"
+            if self.counts.total() == 1:
+                secret = (
+                    "one of both has another replicas.secret, or none" if self._keys else "it has a replicas.secret"
+                )
                 _log.warning(
                     "replicas: a connection %s (%s) is refused: %s (said once; counted in "
                     "pointsman_replica_connections_refused_total)",

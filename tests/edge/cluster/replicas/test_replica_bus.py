@@ -1,0 +1,261 @@
+"""The bus over real sockets, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from pointsman.core.model.errors import EngineError
+from pointsman.edge.cluster.replicas import message as wire
+from pointsman.edge.cluster.replicas.message import Message, ReplicaMessageError, frames_of, message_of
+from pointsman.edge.cluster.replicas.replica_bus import MOST_WAITING_BYTES, ReplicaBus
+from pointsman.edge.cluster.replicas.sibling_folder import SiblingFolder
+from pointsman.edge.cluster.replicas.timing import BusTiming
+from pointsman.edge.cluster.replicas.zmq_transport import ZmqTransport
+from support.replica_network import MemoryTransport, ReplicaNetwork
+from support.virtual_time import run_virtually
+from support.waiting import eventually
+
+TIMING = BusTiming(batch_s=0.005, heartbeat_s=0.05, lost_after_s=1.0)
+
+
+def now_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class Listener:
+    """What one replica heard of a topic."""
+
+    def __init__(self, bus: ReplicaBus, state: bytes | None = None, topic: str = "t") -> None:
+        self.bus = bus
+        self.heard: list[tuple[str, bytes]] = []
+        self.lost: list[str] = []
+        bus.subscribe(topic, lambda who, what: self.heard.append((who, what)), self.lost.append, lambda: state)
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[..., object]]:
+    """`await make(listen, peers, secret=…, state=…)`: a started listener."""
+    started: list[ReplicaBus] = []
+
+    async def make_one(
+        listen: str,
+        peers: list[str] = [],
+        *,
+        secret: str | None = None,
+        state: bytes | None = None,  # noqa: B006
+    ) -> tuple[Listener, ZmqTransport]:
+        transport = ZmqTransport([listen], peers, secret=secret)
+        bus = ReplicaBus(transport, now_ms, timing=TIMING, name=listen)
+        listener = Listener(bus, state)
+        await bus.start()
+        started.append(bus)
+        return listener, transport
+
+    yield make_one
+    for bus in started:
+        await bus.close()
+
+
+class TestOverSockets:
+    @pytest.mark.parametrize("secret", [None, "a secret of the fleet"])
+    async def test_all_hear_each_other_and_who_comes_late_hears_everything(self, make, secret) -> None:
+        one, at_one = await make("tcp://127.0.0.1:*", secret=secret, state=b"whole of one")
+        two, at_two = await make("tcp://127.0.0.1:*", list(at_one.listen), secret=secret)
+        at_one.follow(at_two.listen)
+        await eventually(lambda: one.bus.peers and two.bus.peers)
+        await eventually(lambda: (one.bus.replica, b"whole of one") in two.heard)
+        one.bus.publish("t", b"1")
+        one.bus.publish("t", b"2")
+        one.bus.publish("of nobody", b"3")
+        two.bus.publish("t", b"4")
+        await eventually(lambda: one.heard == [(two.bus.replica, b"4")] and len(two.heard) == 3)
+        assert two.heard[1:] == [(one.bus.replica, b"1"), (one.bus.replica, b"2")]
+        three, at_three = await make("tcp://127.0.0.1:*", [*at_one.listen, *at_two.listen], secret=secret)
+        for transport in (at_one, at_two):
+            transport.follow([*at_one.listen, *at_two.listen, *at_three.listen])
+        await eventually(lambda: three.heard == [(one.bus.replica, b"whole of one")])
+        await eventually(lambda: all(len(x.bus.peers) == 2 for x in (one, two, three)))
+        await two.bus.close()
+        await eventually(lambda: one.lost == [two.bus.replica] and three.lost == [two.bus.replica])
+
+    async def test_one_that_says_nothing_any_more_is_gone(self, make) -> None:
+        one, at_one = await make("tcp://127.0.0.1:*")
+        two, at_two = await make("tcp://127.0.0.1:*", list(at_one.listen))
+        at_one.follow(at_two.listen)
+        await eventually(lambda: one.bus.peers)
+        two.bus._beat.cancel()
+        await eventually(lambda: one.lost == [two.bus.replica])
+
+    @pytest.mark.parametrize(("ours", "theirs"), [("right", "wrong"), ("right", None), (None, "right")])
+    async def test_another_secret_is_refused_with_one_line(self, make, caplog, ours, theirs) -> None:
+        with caplog.at_level(logging.INFO, "pointsman.cluster"):
+            one, at_one = await make("tcp://127.0.0.1:*", secret=ours)
+            two, at_two = await make("tcp://127.0.0.1:*", list(at_one.listen), secret=theirs)
+            at_one.follow(at_two.listen)
+            await eventually(lambda: at_one.counts["at our port"] > 1 or at_two.counts["at another's port"] > 1)
+            assert not one.bus.peers
+            assert not two.bus.peers
+        lines = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
+        assert len(lines) == 2  # one each
+        assert not any("right" in line or "wrong" in line for line in lines)
+
+    async def test_a_place_that_is_taken(self, make) -> None:
+        _, taken = await make("tcp://127.0.0.1:*")
+        with pytest.raises(
+            EngineError, match=r"can't listen at tcp://.*127\.0\.0\.1.*: Address already in use; .*replicas\.listen"
+        ):
+            await make(taken.listen[0])
+
+    async def test_siblings_find_each_other_in_a_folder(self, make, tmp_path, monkeypatch) -> None:
+        found: dict[int, list[str]] = {}
+        alive = {11, 12}
+        monkeypatch.setattr("pointsman.edge.cluster.replicas.sibling_folder._lives", alive.__contains__)
+        listeners = {}
+        for pid in (11, 12):
+            monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+            listeners[pid] = await make(SiblingFolder(tmp_path).own)
+        (tmp_path / "999.sock").write_bytes(b"")
+        for pid in (11, 12):
+            monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+            found[pid] = SiblingFolder(tmp_path).others()
+            listeners[pid][1].follow(found[pid])
+        assert found == {11: [f"ipc://{tmp_path}/12.sock"], 12: [f"ipc://{tmp_path}/11.sock"]}
+        assert not (tmp_path / "999.sock").exists()
+        await eventually(lambda: all(listener.bus.peers for listener, _ in listeners.values()))
+
+
+class TestMessages:
+    def test_what_is_no_message(self) -> None:
+        good = frames_of(Message(replica="r", name="", sequence=1, parts=[("t", b"x")]))
+        assert message_of(good).parts == [("t", b"x")]
+        for frames, why in (
+            (good[:2], "2 parts"),
+            ([good[0], b"pointsman-replicas-0", good[2]], "same version"),
+            ([good[0], good[1], b"\xc1"], "can't be read"),
+            ([good[0], good[1], b"\x93\x01\x02\x03"], "can't be read"),
+        ):
+            with pytest.raises(ReplicaMessageError, match=why):
+                message_of(frames)
+
+    def test_is_refused_once_in_the_log_and_counted(self, caplog) -> None:
+        async def work() -> None:
+            network = ReplicaNetwork(random.Random(1))
+            bus, end = await started(network)
+            for _ in range(3):
+                end.take([wire.ALL, b"another version", b""])
+            assert bus.counts["refused"] == 3
+
+        with caplog.at_level(logging.WARNING, "pointsman.cluster"):
+            run_virtually(work())
+        assert len([r for r in caplog.records if "refused" in r.getMessage()]) == 1
+
+    def test_a_subscriber_that_can_not_use_what_came_does_not_hurt_others(self, caplog) -> None:
+        async def work() -> None:
+            bus, end = await started(ReplicaNetwork(random.Random(1)))
+
+            def refuse(who: str, what: bytes) -> None:
+                raise ValueError("nonsense")
+
+            bus.subscribe("bad", refuse, lambda who: None, lambda: None)
+            good = Listener(bus)
+            end.take(frames_of(Message(replica="r", name="", sequence=1, parts=[("bad", b"1"), ("t", b"2")])))
+            assert good.heard == [("r", b"2")]
+            assert bus.counts["refused"] == 1
+
+        with caplog.at_level(logging.WARNING, "pointsman.cluster"):
+            run_virtually(work())
+        assert "what replica r told of 'bad' is refused: ValueError('nonsense')" in caplog.text
+
+
+class TestSending:
+    def test_what_happens_at_about_the_same_time_goes_in_one_message(self) -> None:
+        async def work() -> None:
+            network = ReplicaNetwork(random.Random(1))
+            one, _ = await started(network, batch_s=0.01)
+            two, _ = await started(network, batch_s=0.01)
+            listener = Listener(two)
+            await asyncio.sleep(1.0)
+            before = one.counts["sent"]
+            for number in range(20):
+                one.publish("t", b"%d" % number)
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)
+            assert [int(what) for _, what in listener.heard] == list(range(20))
+            assert one.counts["sent"] - before <= 4
+
+        run_virtually(work())
+
+    def test_too_much_is_dropped_and_told_as_a_whole(self, caplog) -> None:
+        async def work() -> None:
+            network = ReplicaNetwork(random.Random(1))
+            one, _ = await started(network)
+            two, _ = await started(network)
+            Listener(one, b"whole")
+            listener = Listener(two)
+            await asyncio.sleep(1.0)
+            listener.heard.clear()
+            for _ in range(3):
+                one.publish("t", bytes(MOST_WAITING_BYTES // 2))
+            assert one.counts["dropped"] == 1
+            await asyncio.sleep(1.0)
+            assert [what for _, what in listener.heard if len(what) < 10] == [b"whole"]
+            assert two.peers[0].gaps == 1
+            assert not two.peers[0].wants_whole
+
+        run_virtually(work())
+        assert "dropped, and told as a whole later" in caplog.text
+
+    def test_nothing_is_told_before_start_and_after_close(self) -> None:
+        async def work() -> None:
+            network = ReplicaNetwork(random.Random(1))
+            bus = ReplicaBus(network.transport(), now_ms)
+            bus.publish("t", b"early")
+            await bus.start()
+            await bus.close()
+            bus.publish("t", b"late")
+            await bus.close()
+            assert bus.counts["sent"] == 2  # that it is there, and that it goes
+
+        run_virtually(work())
+
+    def test_two_subscribers_of_one_topic(self) -> None:
+        async def work() -> None:
+            bus, _ = await started(ReplicaNetwork(random.Random(1)))
+            Listener(bus)
+            with pytest.raises(ValueError, match="has a subscriber"):
+                Listener(bus)
+
+        run_virtually(work())
+
+    def test_one_that_stood_still_loses_nobody(self) -> None:
+        """Its clock jumps, and what the others said meanwhile is still to be read."""
+
+        async def work() -> None:
+            network = ReplicaNetwork(random.Random(1), 0.0)
+            jumped_ms = 0.0
+            loop = asyncio.get_running_loop()
+            bus = ReplicaBus(network.transport(), lambda: loop.time() * 1000 + jumped_ms)
+            listener = Listener(bus)
+            await bus.start()
+            await started(network)
+            await asyncio.sleep(1.0)
+            jumped_ms = 60_000.0
+            await asyncio.sleep(2.0)
+            assert listener.lost == []
+            assert len(bus.peers) == 1
+
+        run_virtually(work())
+
+
+async def started(network: ReplicaNetwork, batch_s: float = 0.01) -> tuple[ReplicaBus, MemoryTransport]:
+    end = network.transport()
+    loop = asyncio.get_running_loop()
+    bus = ReplicaBus(end, lambda: loop.time() * 1000, timing=BusTiming(batch_s=batch_s))
+    await bus.start()
+    return bus, end
