@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pointsman.app.cli.rollout_table import print_rollout, print_shadows
 from pointsman.core.ledger.events import KvFeedState
+from pointsman.edge.serving.drain_report import DrainReport
 from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, TimesStatus, WorkerStatus
 
 READY = "ready"
@@ -23,6 +24,10 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     console.print(f"pointsman {answer.version}{escape(at)}, policy [bold]{escape(policy)}[/bold]")
     console.print(_models(answer.models))
     console.print(_workers(answer.workers))
+    if answer.phase != "serving":
+        console.print(f"[yellow]this front end is {escape(answer.phase)}[/yellow]")
+    for line in map(_drain, answer.drains):
+        console.print(f"[yellow]{escape(line)}[/yellow]")
     for line in _troubles(answer):
         console.print(f"[red]{escape(line)}[/red]")
     for line in _kv_reasons(answer.workers):
@@ -109,6 +114,15 @@ def _troubles(answer: Status) -> Iterator[str]:
             yield f"{engine.name} ({engine.url}): its load is unknown: {engine.load_unknown}"
         if engine.gpu_unknown:
             yield f"{engine.name} ({engine.url}): how busy its GPUs are is unknown: {engine.gpu_unknown}"
+
+
+def _drain(drain: DrainReport) -> str:
+    """For example `gpu-3 drains for 40 s (scaled in): 3 requests there, they move in 560 s`."""
+    said = f"{drain.engine} drains for {drain.since_s:.0f} s ({drain.reason}): "
+    if drain.next_in_s is None:
+        return said + "nothing is there any more"
+    then = "they move" if drain.phase == "finishing" else "the rest is cut"
+    return f"{said}{drain.in_flight} requests there, {then} in {drain.next_in_s:.0f} s"
 
 
 def _engine(engine: EngineReport) -> str:

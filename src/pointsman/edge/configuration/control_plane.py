@@ -69,8 +69,8 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_grace: Annotated[
         Duration,
         Meta(
-            description="What requests in flight get to finish when the front end stops or is replaced, from the signal "
-            "on. Whatever kills processes (systemd, Kubernetes) has to wait longer."
+            description="What requests in flight get to finish when the front end stops or is replaced, from the "
+            "signal on. Whatever kills processes (systemd, Kubernetes) has to wait longer."
         ),
     ] = Duration(600)
     ready_lag: Annotated[
@@ -123,8 +123,8 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
         if self.ready_lag is not None and self.ready_lag > self.shutdown_grace:
             raise KeyConflictError(
                 "ready_lag",
-                f"{self.ready_lag} is longer than shutdown_grace, {self.shutdown_grace}: requests taken towards its end "
-                "would be cut at once; lengthen shutdown_grace or shorten ready_lag",
+                f"{self.ready_lag} is longer than shutdown_grace, {self.shutdown_grace}: requests taken towards its "
+                "end would be cut at once; lengthen shutdown_grace or shorten ready_lag",
             )
         for i, level in enumerate(self.topology_levels):
             if level in self.topology_levels[:i]:

@@ -1,4 +1,4 @@
-"""The admin port: metrics, status, control. Loopback by default, since it asks nobody for a key."""
+"""The admin port: metrics, status, control. Loopback by default; it asks for a key where one is configured."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.registry import Collector
 
 from pointsman.core.model.errors import PolicyError
+from pointsman.edge.serving.admin_auth import AdminAuth
 from pointsman.edge.serving.indexer import Indexer, IndexerQueryError
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.status import Status
+from pointsman.edge.serving.tls import ListenTls
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.listening import listen_error
 
@@ -37,12 +39,16 @@ class AdminServer:
         collectors: Iterable[Collector],
         accepting: Callable[[], bool],
         routes: Iterable[web.RouteDef] = (),
+        auth: AdminAuth | None = None,
+        tls: ListenTls | None = None,
     ) -> None:
         self._policy = policy
         self._status = status
         self._indexer = indexer
         self._accepting = accepting
         self._routes = tuple(routes)
+        self._auth = auth or AdminAuth(None)
+        self._tls = tls
         self._registry = CollectorRegistry(auto_describe=False)
         for collector in collectors:
             self._registry.register(collector)
@@ -51,7 +57,7 @@ class AdminServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises EngineError that names the port when it is taken."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._auth.middleware])
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -67,7 +73,7 @@ class AdminServer:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._runner = runner
-        site = web.TCPSite(runner, host, port)
+        site = web.TCPSite(runner, host, port, ssl_context=None if self._tls is None else self._tls.context)
         try:
             await site.start()
         except OSError as error:

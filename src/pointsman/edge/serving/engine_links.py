@@ -31,6 +31,10 @@ class EngineLinks:
         rank = None if spec.rank_header is None else (spec.rank_header.lower().encode(), b"%d" % spec.rank)
         self._links[spec.id] = EngineLink(Origin.parse(spec.url), api_key, spec.stream_usage, rank)
 
+    def workers(self) -> tuple[WorkerId, ...]:
+        """All that joined at some time."""
+        return tuple(self._links)
+
     def of(self, worker: WorkerId) -> EngineLink:
         """The link of a worker that joined at some time."""
         return self._links[worker]

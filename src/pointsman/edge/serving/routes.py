@@ -18,6 +18,9 @@ from pointsman.edge.serving.bodies import (
 )
 from pointsman.edge.serving.dispatch import Dispatcher
 from pointsman.edge.serving.intake import Intake
+from pointsman.edge.serving.shutdown import Shutdown
+from pointsman.edge.serving.tenants.gate import Gate
+from pointsman.edge.serving.tenants.refusals import NotLetInError
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.errors import BadRequest
 from pointsman.edge.wire.http1_request import IncomingRequest
@@ -45,13 +48,15 @@ class Routes:
         intake: Intake,
         dispatcher: Dispatcher,
         traffic: Traffic,
-        accepting: Callable[[], bool],
+        shutdown: Callable[[], Shutdown],
+        gate: Gate,
     ) -> None:
         self._ledger = ledger
         self._intake = intake
         self._dispatcher = dispatcher
         self._traffic = traffic
-        self._accepting = accepting
+        self._shutdown = shutdown
+        self._gate = gate
         self._started_s = int(time.time())
         self._loop = asyncio.get_running_loop()
 
@@ -70,17 +75,30 @@ class Routes:
             self._not_found(incoming, responder)
 
     async def _generate(self, read_body: ReadBody, incoming: IncomingRequest, responder: Responder) -> None:
-        if not self._accepting():
+        if not self._shutdown().accepting:
             self._error(responder, incoming.path, 503, "the front end is stopping; ask another one", "stopping")
             return
+        gate = self._gate if self._gate.active else None
         try:
-            exchange = await self._intake.exchange(incoming.path, read_body, incoming, responder, self._loop.time())
+            principal = None if gate is None else gate.admit(incoming)
+            exchange = await self._intake.exchange(
+                incoming.path, read_body, incoming, responder, self._loop.time(), principal
+            )
+            grant = None if gate is None or principal is None else gate.reserve(principal, exchange)
         except BadRequest as error:
             self._traffic.responses[incoming.path, error.status] += 1
-            headers = {b"retry-after": b"1"} if error.status == 503 else None
+            headers = error.headers if isinstance(error, NotLetInError) else None
+            if error.status == 503:
+                headers = {b"retry-after": b"1"}
             send_error(responder, error.status, error.message, param=error.param, code=error.code, headers=headers)
             return
-        await self._dispatcher.run(exchange)
+        if gate is None or grant is None:
+            await self._dispatcher.run(exchange)
+            return
+        try:
+            await self._dispatcher.run(exchange)
+        finally:
+            gate.ended(grant, exchange)
 
     def _get(self, incoming: IncomingRequest, responder: Responder) -> None:
         path = incoming.path
@@ -88,25 +106,36 @@ class Routes:
             send_json(responder, 200, {"status": "ok"})
         elif path == "/ready":
             self._ready(responder)
-        elif path == _MODELS:
-            send_json(
-                responder, 200, {"object": "list", "data": [self._model(m) for m in sorted(self._ledger.models())]}
-            )
-        elif path.startswith(_MODELS + "/"):
-            self._one_model(unquote(path.removeprefix(_MODELS + "/")), responder)
+        elif path == _MODELS or path.startswith(_MODELS + "/"):
+            self._models(incoming, responder)
         else:
             self._not_found(incoming, responder)
+
+    def _models(self, incoming: IncomingRequest, responder: Responder) -> None:
+        if self._gate.asks_for_keys:
+            try:
+                self._gate.identify(incoming)
+            except NotLetInError as error:
+                self._traffic.responses[NO_ROUTE, error.status] += 1
+                send_error(responder, error.status, error.message, code=error.code, headers=error.headers)
+                return
+        if incoming.path != _MODELS:
+            self._one_model(unquote(incoming.path.removeprefix(_MODELS + "/")), responder)
+            return
+        send_json(responder, 200, {"object": "list", "data": [self._model(m) for m in sorted(self._ledger.models())]})
 
     def _ready(self, responder: Responder) -> None:
         workers = self._ledger.snapshot().workers
         usable = sum(worker.usable for worker in workers)
-        if not self._accepting():
+        if not self._shutdown().ready:
             send_json(responder, 503, {"status": "stopping"})
         elif usable:
             send_json(responder, 200, {"status": "ready", "workers": usable})
         else:
-            reasons = {worker.id: f"{worker.state}: {worker.reason}" for worker in workers}
-            send_json(responder, 503, {"status": "no usable worker", "workers": reasons})
+            document: dict[str, object] = {"status": "no usable worker"}
+            if not self._gate.asks_for_keys:  # reasons hold addresses, which are nothing for everybody then
+                document["workers"] = {worker.id: f"{worker.state}: {worker.reason}" for worker in workers}
+            send_json(responder, 503, document)
 
     def _one_model(self, model: str, responder: Responder) -> None:
         if self._ledger.serves(model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,9 @@ from pointsman.core.model.slo import Slo
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.trials.arms import By
 from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.cluster.replicas.settings import ReplicaSettings
 from pointsman.edge.cluster.topology import topology_distance
+from pointsman.edge.configuration.auth import Auth
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.configuration.execution_group import Node
@@ -23,11 +24,14 @@ from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.decisions.ring import MOST, MOST_BYTES
 from pointsman.edge.prompts.hub_places import tokenizer_places
 from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
+from pointsman.edge.serving.failover import FailoverSettings
 from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
+from pointsman.edge.serving.tenants.tenancy import TenancySettings
 from pointsman.edge.serving.timeouts import Timeouts
-from pointsman.edge.serving.tls import engine_context, listen_context
+from pointsman.edge.serving.tls import ListenTls, listen_tls
 from pointsman.edge.traces.profile_file import load_profile
 from pointsman.edge.wire.http1_server import ServerLimits
+from pointsman.edge.wire.trust import Trusts
 
 
 def _nowhere() -> TokenizerPlaces:
@@ -82,17 +86,27 @@ class FrontendSettings:
     tokenizer_places: TokenizerPlaces = field(default_factory=_nowhere)
     heartbeat_s: float = 5.0
     health_check: bool = True
+    drain_grace_s: float = 600.0
+    """What requests at an engine that drains get to end."""
+    drain_cut_after_s: float = 30.0
+    """What moving them may take after that."""
     debug_headers: bool = False
     collect_queue_depth: bool = True
     collect_cache_tokens: bool = True
     collect_gpu_use: bool = True
+    replicas: ReplicaSettings = field(default_factory=ReplicaSettings)
     guards: Guards = NO_GUARDS
     slo_classes: Mapping[str, Slo] = field(default_factory=dict)
     default_slo_class: str | None = None
+    failover: FailoverSettings = field(default_factory=FailoverSettings)
     timeouts: Timeouts = field(default_factory=lambda: Timeouts.of(ConfiguredTimeouts()))
     limits: ServerLimits = field(default_factory=ServerLimits)
-    tls: ssl.SSLContext | None = None
-    engine_tls: ssl.SSLContext | None = None
+    tenancy: TenancySettings = field(default_factory=TenancySettings)
+    tls: ListenTls | None = None
+    admin_tls: ListenTls | None = None
+    admin_key: str | None = field(default=None, repr=False)
+    trusts: Trusts = field(default_factory=Trusts)
+    """How engines with https are checked."""
     decision_log: DecisionLogSettings | None = None
     """None: none is written."""
     ring: RingSettings = field(default_factory=RingSettings)
@@ -129,17 +143,24 @@ class FrontendSettings:
             tokenizer_places=tokenizer_places(environ or {}),
             heartbeat_s=plane.heartbeat_interval.s,
             health_check=plane.health_check_enabled,
+            drain_grace_s=plane.drain_grace.s,
+            drain_cut_after_s=plane.drain_cut_after.s,
             debug_headers=plane.debug_headers,
             collect_queue_depth=tree.metrics.collect_queue_depth,
             collect_cache_tokens=tree.metrics.collect_kv_cache_miss,
             collect_gpu_use=tree.metrics.collect_gpu_utilization,
+            replicas=ReplicaSettings.of(tree.replicas, tree.etcd, environ or {}),
             guards=routing.guards.of(),
             slo_classes={name: slo.of(name) for name, slo in routing.slo_classes.items()},
             default_slo_class=routing.default_slo_class,
+            failover=FailoverSettings.of(tree.failover),
             timeouts=Timeouts.of(plane.timeouts),
             limits=_limits(tree),
-            tls=listen_context(plane.tls),
-            engine_tls=engine_context(plane.engine_tls),
+            tenancy=TenancySettings.of(tree.auth, tree.tenants),
+            tls=listen_tls(plane.tls),
+            admin_tls=listen_tls(plane.admin_tls, "control-plane.admin_tls"),
+            admin_key=_admin_key(tree.auth, environ or {}),
+            trusts=Trusts(plane.engine_tls),
             decision_log=_decision_log(tree),
             ring=RingSettings(tree.decision_log.ring, tree.decision_log.ring_size.bytes),
             step_priors=_step_priors(tree.execution_group.nodes),
@@ -164,6 +185,7 @@ def _source(node: Node, plane: ControlPlane, environ: Mapping[str, str]) -> Work
         topology_distance=topology_distance(plane.topology_levels, plane.topology, node.topology),
         gpu_metrics_url=node.gpu_metrics_url,
         gpus=node.gpus,
+        tls=node.tls,
         api_key=_api_key(node, environ),
     )
 
@@ -210,11 +232,24 @@ def _api_key(node: Node, environ: Mapping[str, str]) -> str | None:
         raise ConfigError(f"execution-group.nodes: engine {node.engine_name}: {error}") from None
 
 
+def _admin_key(auth: Auth, environ: Mapping[str, str]) -> str | None:
+    if auth.admin_key is not None:
+        return auth.admin_key.reveal()
+    if auth.admin_key_env is None:
+        return None
+    try:
+        return secret_of_environment(auth.admin_key_env, environ).reveal()
+    except ConfigError as error:
+        raise ConfigError(f"auth.admin_key_env: {error}") from None
+
+
 def _limits(tree: ConfigTree) -> ServerLimits:
     limits, times = tree.control_plane.limits, tree.control_plane.timeouts
     return ServerLimits(
         max_head_bytes=limits.max_header_bytes.bytes,
         max_body_bytes=limits.max_body_bytes.bytes,
+        max_bodies_bytes=limits.max_bodies_bytes.bytes,
+        max_connections=limits.max_connections,
         head_timeout_s=times.client.s,
         body_timeout_s=times.client.s,
         write_timeout_s=times.client.s,

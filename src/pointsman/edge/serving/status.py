@@ -11,7 +11,10 @@ from pointsman import __version__
 from pointsman.core.ledger.snapshot import FleetSnapshot, TimesSnapshot, WorkerSnapshot
 from pointsman.core.timing.spread import PredictionError
 from pointsman.edge.cluster.status import EngineStatus
+from pointsman.edge.serving.replica_report import ReplicasReport
+from pointsman.edge.serving.drain_report import DrainReport
 from pointsman.edge.serving.rollout_report import RolloutReport, ShadowReport
+from pointsman.edge.serving.tenants.report import TenancyReport
 from pointsman.edge.telemetry.traffic import Traffic
 
 
@@ -68,6 +71,7 @@ class WorkerStatus(msgspec.Struct):
     reason: str
     running: int
     foreign: int
+    """Sequences of nobody that we know, from the engine's own metrics."""
     queued: int
     kv_use: float | None
     kv_capacity_tokens: int | None
@@ -88,6 +92,8 @@ class WorkerStatus(msgspec.Struct):
     """How much it should get, beside 1 of an ordinary one."""
     gpu_use: float | None = None
     """How busy its GPUs are, 0 to 1; None: nobody knows."""
+    others: int = 0
+    """Requests of other front ends of this fleet, as they told."""
 
 
 class EngineReport(msgspec.Struct):
@@ -128,6 +134,13 @@ class Status(msgspec.Struct):
     workers: list[WorkerStatus]
     engines: list[EngineReport]
     requests: RequestStatus
+    replicas: ReplicasReport | None = None
+    """None: this front end is alone."""
+    phase: str = "serving"
+    """leaving, refusing or cutting while the front end stops."""
+    drains: list[DrainReport] = []
+    tenants: TenancyReport | None = None
+    """Keys and limits; None: there are none."""
     rollout: RolloutReport | None = None
     shadows: list[ShadowReport] = []
 
@@ -196,6 +209,7 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
         times=None if worker.times is None else _times(worker.times),
         weight=worker.spec.weight,
         gpu_use=worker.gpu_use,
+        others=worker.others.requests,
     )
 
 

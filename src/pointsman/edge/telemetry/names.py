@@ -14,7 +14,10 @@ class Metric:
 
 
 REQUESTS = Metric("pointsman_requests", "Requests by route and status sent to the client; 499: the client left first.")
-RETRIES = Metric("pointsman_retries", "Attempts made again, by reason.")
+RETRIES = Metric("pointsman_retries", "Attempts made again, by how the engine failed the one before.")
+RETRIES_REFUSED = Metric(
+    "pointsman_retries_refused", "Requests that an engine failed and that were not sent to another one, by reason."
+)
 FALLBACKS = Metric("pointsman_policy_fallbacks", "Decisions in which a policy could not do what its name says.")
 GUARDS_LIFTED = Metric(
     "pointsman_guards_lifted", "Decisions in which a guard would have left no worker, and so excluded none."
@@ -30,6 +33,17 @@ DECISION = Metric("pointsman_decision_seconds", "From the fleet's view to the re
 IN_FLIGHT = Metric("pointsman_requests_in_flight", "Requests admitted and not ended, by whether a worker has them.")
 TOKENS = Metric("pointsman_tokens", "Tokens of finished requests as engines reported them, by kind.")
 INDEXED_BLOCKS = Metric("pointsman_indexed_blocks", "Distinct prompt blocks in the indexes: exact (KV events), text.")
+DRAINS = Metric("pointsman_drains", "Engines that drain, by phase: finishing, migrating, cut, drained.")
+DRAIN_REQUESTS = Metric(
+    "pointsman_drain_requests", "Requests at draining engines that did not end in time, by how: migrated, cut."
+)
+TURNED_AWAY = Metric(
+    "pointsman_turned_away", "Answers of 503 for want of room, by what: connections, descriptors, bodies."
+)
+BODIES_BYTES = Metric("pointsman_bodies_bytes", "Bodies of requests that are being read or answered.")
+LOOP_LATE = Metric("pointsman_event_loop_late_seconds", "How late the last tick of a second was: the loop was busy.")
+PHASE = Metric("pointsman_front_end_phase_info", "What it does: serving, leaving, refusing, cutting.")
+RELOADS = Metric("pointsman_reloads", "Configurations that were to be read again, by outcome: applied, refused.")
 CONNECTIONS = Metric("pointsman_connections", "Open connections, by side.")
 POLICY = Metric("pointsman_policy_info", "The policy in force.")
 
@@ -102,3 +116,39 @@ TIME_COEFFICIENT = Metric(
 WORKER_PROMPT = Metric(
     "pointsman_worker_prompt_tokens", "Prompt tokens of requests for which the worker reported what was cached."
 )
+
+REPLICAS = Metric(
+    "pointsman_replicas", "Other front ends that are heard, by whether all that they told is known or was asked for."
+)
+REPLICA_MESSAGES = Metric(
+    "pointsman_replica_messages",
+    "Messages between front ends by what became of them (sent, received, dropped, refused), and how often some were "
+    "lost (gaps), everything was told (wholes), or one was gone (gone).",
+)
+REPLICA_REFUSED = Metric("pointsman_replica_connections_refused", "Connections between front ends refused, by where.")
+REPLICA_NOT_TOLD = Metric(
+    "pointsman_replica_prompts_not_told", "Prompts that other front ends were not told of, as too many waited."
+)
+WORKER_OTHERS = Metric("pointsman_worker_others", "Requests of other front ends at the worker, as they told.")
+
+KEY_FAULTS = Metric(
+    "pointsman_key_faults", "Requests refused for their API key, by what was wrong: missing, malformed, unknown, expired."
+)
+KEY_REQUESTS = Metric("pointsman_key_requests", "Requests let in, by id of their API key; beyond 50 ids: others.")
+KEYS = Metric("pointsman_keys", "API keys in force, by whether they are good or expired.")
+KEYS_RELOADS = Metric("pointsman_keys_reloads", "Times that the file of keys changed, by what came of it: read, broken.")
+KEYS_BROKEN = Metric("pointsman_keys_file_broken", "1: the file of keys can't be read, those read before hold; 0: it can.")
+TENANT_REQUESTS = Metric("pointsman_tenant_requests", "Requests let in, by tenant; beyond 50 tenants: others.")
+TENANT_TOKENS = Metric("pointsman_tenant_tokens", "Tokens that were delivered and charged, by tenant.")
+TENANT_LIMITED = Metric("pointsman_tenant_limited", "Requests refused with 429 for a limit, by tenant and limit.")
+TENANT_RUNNING = Metric("pointsman_tenant_running_requests", "Requests of tenants with limits, all replicas together.")
+LIMIT_ACCOUNTS = Metric("pointsman_limit_accounts", "Parties whose use of their limits is counted.")
+LIMITS_TOLD = Metric("pointsman_limits_told", "Messages on used limits to other replicas.")
+LIMITS_UNREADABLE = Metric("pointsman_limits_unreadable", "Messages of other replicas on limits that could not be read.")
+CERTIFICATE_RELOADS = Metric(
+    "pointsman_certificate_reloads", "Times that files of certificates changed, by what came of it: read, broken."
+)
+CERTIFICATES_BROKEN = Metric(
+    "pointsman_certificates_broken", "1: files of certificates can't be used, those read before hold; 0: they can."
+)
+ADMIN_REFUSED = Metric("pointsman_admin_refused", "Requests to the admin port without its key.")

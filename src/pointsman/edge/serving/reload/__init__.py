@@ -1,0 +1,1 @@
+"""Another configuration for a front end that runs."""
