@@ -17,6 +17,7 @@ from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
+from pointsman.edge.wire.trust import Trusts
 
 QUICK = ProbeTiming(interval_s=0.2, first_retry_s=0.01)
 
@@ -164,7 +165,7 @@ async def test_https_engine_with_a_private_authority(make_engine, prober_of, vll
     authority.configure_trust(client)
     engine = await make_engine(vllm_answers, ssl_context=server)
     events = Events()
-    prober = await prober_of(events.emit, ssl_context=client)
+    prober = await prober_of(events.emit, trusts=Trusts(context=client))
 
     await prober.start([WorkerSource("a", engine.url)])
     joined = await events.until(lambda event: isinstance(event, WorkerJoined))

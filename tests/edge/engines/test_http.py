@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.client_reqrep import ConnectionKey
 
 from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble, connect_reason, if_there
+from pointsman.edge.wire.trust import Trusts
 
 
 class Pong(msgspec.Struct):
@@ -142,7 +143,8 @@ async def test_https_with_a_private_authority(make_engine, session):
     authority.configure_trust(client)
     engine = await make_engine({"/a": {"n": 1}}, ssl_context=server)
 
-    assert (await EngineHttp(session, engine.url, ssl_context=client).get_json("/a", Pong)).n == 1
+    trust = Trusts(context=client).of_url(engine.url)
+    assert (await EngineHttp(session, engine.url, trust=trust).get_json("/a", Pong)).n == 1
 
     trouble, message = await trouble_of(EngineHttp(session, engine.url).get("/a"))
     assert trouble is Trouble.UNREACHABLE

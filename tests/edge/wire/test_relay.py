@@ -11,6 +11,7 @@ import trustme
 
 from pointsman.edge.wire.headers import passed_on
 from pointsman.edge.wire.http1_client import Origin, UpstreamConnectError, request_head
+from pointsman.edge.wire.trust import Trusts
 from support.fetch import fetch
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -170,9 +171,9 @@ async def test_tls_on_both_sides(wire, authority, next_request):
             peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecret")
 
     port = await wire.upstream(script, ssl=server_context)
-    relay = Relay(wire.pool(ssl_context=client_context), Origin("https", "localhost", port))
+    relay = Relay(wire.pool(trusts=Trusts(context=client_context)), Origin("https", "localhost", port))
     server = await wire.serve(relay, ssl=server_context)
-    pool = wire.pool(ssl_context=client_context)
+    pool = wire.pool(trusts=Trusts(context=client_context))
     for _ in range(2):
         answer = await fetch(pool, Origin("https", "localhost", server.port), "POST", "/", body=b"x" * 100_000)
         assert answer.body == b"secret"

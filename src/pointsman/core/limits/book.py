@@ -34,7 +34,7 @@ class Book:
 
     def __init__(self, limits_of: LimitsOf, most: int = MOST_ACCOUNTS) -> None:
         self._limits_of = limits_of
-        self._most = most
+        self.most = most
         self._accounts: OrderedDict[str, Account] = OrderedDict()
         self._changed: dict[str, Account] = {}
 
@@ -57,7 +57,7 @@ class Book:
         limits = self._limits_of(subject)
         if not limits.any:
             return None
-        if len(self._accounts) >= self._most and not self._make_room(now_ms):
+        if len(self._accounts) >= self.most and not self._make_room(now_ms):
             return self._accounts.get(OVERFLOW) or self._open(OVERFLOW, limits, now_ms)
         return self._open(subject, limits, now_ms)
 

@@ -11,6 +11,8 @@ from typing import Self
 import aiohttp
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.worker import WorkerId, engine_of
+from pointsman.edge.cluster.canary import CanaryTarget
 from pointsman.edge.cluster.engine_watch import Clock, Emit, EngineWatch, FactsListener
 from pointsman.edge.cluster.gpu_watch import GpuWatch
 from pointsman.edge.cluster.members import WorkerSource, checked
@@ -117,6 +119,11 @@ class Prober:
         watch, task = self._watches.pop(name)
         await _stop([task])
         watch.leave(reason)
+
+    def canary_target(self, worker: WorkerId) -> CanaryTarget | None:
+        """How to send a canary to a worker; None where nobody knows."""
+        watched = self._watches.get(engine_of(worker))
+        return None if watched is None else watched[0].canary_target(worker)
 
     def statuses(self) -> tuple[EngineStatus, ...]:
         """All engines, also those that never answered."""

@@ -7,7 +7,7 @@ import enum
 import os
 import socket
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,12 +16,16 @@ import msgspec
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.wire.shortage import is_own_shortage
+from pointsman.edge.wire.trust import Trust, certificate_reason, tls_reason
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 4 << 20
 """vLLM's own description of its routes is 0.3 MB, metrics of 8 ranks with all histograms 0.5 MB."""
 
+
+MAX_ERROR_BYTES = 1 << 10
+"""Of an answer that says what is wrong, as much as people need."""
 
 _NO_KEY = "it wants a key; give the engine's api_key_env (or api_key) in execution-group.nodes"
 _WRONG_KEY = "the key given for it is wrong; correct the engine's api_key_env (or api_key)"
@@ -40,6 +44,8 @@ class Trouble(enum.Enum):
     REDIRECTED = "redirected"
     BAD_STATUS = "bad status"
     MALFORMED = "malformed"
+    LOST = "lost"
+    """The connection ended before the answer did."""
 
 
 class EngineCallError(EngineError):
@@ -52,7 +58,7 @@ class EngineCallError(EngineError):
     @property
     def reachable(self) -> bool:
         """True if the engine answered at all."""
-        return self.trouble not in (Trouble.UNREACHABLE, Trouble.TIMED_OUT, Trouble.NOT_ASKED)
+        return self.trouble not in (Trouble.UNREACHABLE, Trouble.TIMED_OUT, Trouble.NOT_ASKED, Trouble.LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +70,20 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class StreamAnswer:
+    """How a streamed answer began; the rest of a 200 went to whoever asked."""
+
+    status: int
+    content_type: str
+    start: bytes = b""
+    """The first bytes of an answer other than 200."""
+
+
 class EngineHttp:
     """One engine as an HTTP peer: base URL, key, trust and time-out. The session belongs to the caller.
 
-    `api_key` is the engine's own and goes with every call. `ssl_context` holds the CA of an https engine; None trusts
+    `api_key` is the engine's own and goes with every call. `trust` is how an https engine is checked; None trusts
     what the system trusts. Redirects are not followed: they could carry the key elsewhere.
     """
 
@@ -77,14 +93,14 @@ class EngineHttp:
         url: str,
         *,
         api_key: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        trust: Trust | None = None,
         timeout_s: float = 4.0,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self.url = url.rstrip("/")
         self._session = session
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._ssl: ssl.SSLContext | bool = True if ssl_context is None else ssl_context
+        self._trust = trust
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
 
@@ -107,6 +123,63 @@ class EngineHttp:
         """The body of a 200 answer to POST, decoded. Raises EngineCallError."""
         answer = await self._call("POST", path, msgspec.json.encode(body))
         return self._decode("POST", path, answer, type_)
+
+    async def post_stream(
+        self,
+        path: str,
+        body: object,
+        sink: Callable[[bytes], object],
+        *,
+        headers: Mapping[str, str] | None = None,
+        limit_s: float,
+    ) -> StreamAnswer:
+        """POST, with the body of a 200 given to `sink` as it comes, to its end. Raises EngineCallError.
+
+        `limit_s` is for all of it, so a stream that stands still ends, too.
+        """
+        url, trust = self.url + path, self._trust
+        began = False
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                self._session.request(
+                    "POST",
+                    url,
+                    data=msgspec.json.encode(body),
+                    headers={**self._headers, "Content-Type": "application/json", **(headers or {})},
+                    ssl=True if trust is None else trust.context,
+                    server_hostname=None if trust is None else trust.server_name,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                began = True
+                if response.status != 200:
+                    start = await response.content.read(MAX_ERROR_BYTES)
+                    return StreamAnswer(response.status, response.content_type, start)
+                read = 0
+                async for chunk in response.content.iter_any():
+                    read += len(chunk)
+                    if read > self._max_body_bytes:
+                        message = f"POST {url} answered more than {self._max_body_bytes} bytes"
+                        raise EngineCallError(Trouble.MALFORMED, message)
+                    sink(chunk)
+                return StreamAnswer(response.status, response.content_type)
+        except TimeoutError:
+            message = f"POST {url} was not answered to its end within {limit_s:g} s"
+            raise EngineCallError(Trouble.TIMED_OUT, message) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._stream_error(url, error, began=began) from None
+
+    def _stream_error(self, url: str, error: Exception, *, began: bool) -> EngineCallError:
+        if is_own_shortage(error):
+            return EngineCallError(Trouble.NOT_ASKED, f"POST {url} could not be sent: {type(error).__name__}")
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return EngineCallError(Trouble.UNREACHABLE, f"cannot connect to {self.url}: {connect_reason(error)}")
+        if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError | OSError):
+            where = "in the middle of" if began else "before"
+            message = f"the connection of POST {url} ended {where} its answer ({type(error).__name__})"
+            return EngineCallError(Trouble.LOST, message)
+        return EngineCallError(Trouble.MALFORMED, f"POST {url} answered what is not HTTP: {type(error).__name__}")
 
     def _decode(self, method: str, path: str, answer: Answer, type_: type[T]) -> T:
         self._expect_ok(method, path, answer)
@@ -131,7 +204,7 @@ class EngineHttp:
         raise EngineCallError(Trouble.BAD_STATUS, what)
 
     async def _call(self, method: str, path: str, body: bytes | None) -> Answer:
-        url = self.url + path
+        url, trust = self.url + path, self._trust
         headers = dict(self._headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -139,7 +212,13 @@ class EngineHttp:
             async with (
                 asyncio.timeout(self._timeout_s),
                 self._session.request(
-                    method, url, data=body, headers=headers, ssl=self._ssl, allow_redirects=False
+                    method,
+                    url,
+                    data=body,
+                    headers=headers,
+                    ssl=True if trust is None else trust.context,
+                    server_hostname=None if trust is None else trust.server_name,
+                    allow_redirects=False,
                 ) as response,
             ):
                 if 300 <= response.status < 400:
@@ -159,8 +238,12 @@ class EngineHttp:
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
             message = f"{method} {url} answered what is not HTTP: {type(error).__name__}"
             raise EngineCallError(Trouble.MALFORMED, message) from None
+        except ssl.SSLError as error:
+            raise EngineCallError(Trouble.UNREACHABLE, f"cannot connect to {self.url}: {tls_reason(error)}") from None
         except (aiohttp.ClientError, OSError) as error:
-            message = f"{method} {url} failed: {str(error) or type(error).__name__}"
+            cause = error.__cause__
+            reason = tls_reason(cause) if isinstance(cause, ssl.SSLError) else str(error) or type(error).__name__
+            message = f"{method} {url} failed: {reason}"
             trouble = Trouble.NOT_ASKED if is_own_shortage(error) else Trouble.UNREACHABLE
             raise EngineCallError(trouble, message) from None
 
@@ -178,23 +261,13 @@ class EngineHttp:
 def connect_reason(error: aiohttp.ClientConnectorError) -> str:
     """Why a connection could not be made, without what aiohttp wraps around the reason."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return _certificate_reason(error.certificate_error)
+        return certificate_reason(error.certificate_error)
     cause = error.os_error
     if isinstance(cause, ssl.SSLError):
-        return (
-            f"no TLS connection comes about ({getattr(cause, 'reason', None) or cause}); https:// may be http:// there"
-        )
+        return tls_reason(cause)
     if isinstance(cause, socket.gaierror) or not cause.errno:
         return _small(cause.strerror or str(cause))
     return _small(os.strerror(cause.errno))
-
-
-def _certificate_reason(error: Exception) -> str:
-    detail = getattr(error, "verify_message", "") or str(error)
-    return (
-        f"its certificate is not trusted ({_small(detail)}); name the PEM file of the authority that signed it (or of "
-        "the certificate itself, if it is self-signed) in control-plane.engine_tls.ca"
-    )
 
 
 def _small(text: str) -> str:

@@ -10,7 +10,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.wire.errors import error_body
-from pointsman.edge.wire.headers import NOT_PASSED_ON, Headers, passed_on
+from pointsman.edge.wire.headers import NOT_PASSED_ON, RATE_LIMIT_HEADERS, Headers, passed_on
 from pointsman.edge.wire.http1_responder import Responder
 
 JSON = (b"content-type", b"application/json")
@@ -18,7 +18,14 @@ REQUEST_ID_HEADER = b"x-pointsman-request-id"
 """The id of the decision; `x-request-id` is the client's own where it gave one."""
 EVENT_STREAM = b"text/event-stream"
 
-_NOT_RELAYED = NOT_PASSED_ON | {b"x-request-id", REQUEST_ID_HEADER}
+_NOT_RELAYED = NOT_PASSED_ON | {
+    b"x-request-id",
+    REQUEST_ID_HEADER,
+    # between the engine and us: its cookies have no way back, its challenges and limits are for our key
+    b"set-cookie",
+    b"www-authenticate",
+    *RATE_LIMIT_HEADERS,
+}
 
 
 def send_json(responder: Responder, status: int, value: object) -> None:
@@ -46,6 +53,7 @@ def relayed_headers(headers: Headers, exchange: Exchange, worker: str) -> list[t
     kept.append((b"x-request-id", exchange.client_request_id))
     kept.append((REQUEST_ID_HEADER, exchange.request.id.encode()))
     kept.append((b"x-pointsman-worker", worker.encode("latin-1", "replace")))
+    kept.extend(exchange.limit_headers)
     if exchange.explanation is not None:
         kept.append((b"x-pointsman-explain", exchange.explanation))
     return kept

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ssl
-
 import aiohttp
 
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.http import EngineHttp
+from pointsman.edge.wire.trust import Trusts
 
 
 class EngineCalls:
     """One session for all. Make it inside a running event loop."""
 
-    def __init__(self, ssl_context: ssl.SSLContext | None, timeout_s: float = 10.0) -> None:
-        self._ssl_context = ssl_context
+    def __init__(self, trusts: Trusts, timeout_s: float = 10.0) -> None:
+        self._trusts = trusts
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
@@ -28,7 +27,7 @@ class EngineCalls:
             self._session,
             source.url,
             api_key=source.api_key,
-            ssl_context=self._ssl_context,
+            trust=self._trusts.of_url(source.url),
             timeout_s=timeout_s or self._timeout_s,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping
 
 from pointsman.core.ledger.events import Event
@@ -18,6 +17,7 @@ from pointsman.edge.serving.facts_listeners import FactsListeners
 from pointsman.edge.serving.kv_check import KvCheck
 from pointsman.edge.serving.prompt_sources import PromptSources
 from pointsman.edge.serving.token_keys import TokenKeys
+from pointsman.edge.wire.trust import Trusts
 
 
 class ExactRouting:
@@ -32,13 +32,13 @@ class ExactRouting:
         places: TokenizerPlaces,
         tokenizers: Mapping[str, str],
         tokenize: bool,
-        ssl_context: ssl.SSLContext | None,
+        trusts: Trusts,
     ) -> None:
         self._ledger = ledger
         self._orphans: dict[WorkerId, int] = {}
         self.encoder = PromptEncoder()
         self.feeds = KvFeeds(emit, clock)
-        self._calls = EngineCalls(ssl_context)
+        self._calls = EngineCalls(trusts)
         self._sources = PromptSources(self.encoder, self._calls, places, tokenizers)
         self._check = KvCheck(ledger, self.encoder, self._calls, emit, clock)
         self.keys = TokenKeys(ledger, self.encoder, self._sources.is_adapter)

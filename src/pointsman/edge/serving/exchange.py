@@ -9,6 +9,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.decisions.record import DecisionRecord
+from pointsman.edge.serving.retries import Tries
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
@@ -35,7 +36,19 @@ class Exchange:
     explain: bool = False
     """The client wants the decision's summary in a header."""
     explanation: bytes | None = None
+    limit_headers: tuple[tuple[bytes, bytes], ...] = ()
+    """What is left of its tenant's limits."""
+    tries: Tries = field(default_factory=lambda: Tries(0))
+    """Retries that it has left."""
+    worker: WorkerId | None = None
+    """Where it is now."""
+    cut: str | None = None
+    """Why it has to end, wherever it is."""
     attempts: int = 0
+    migrations: int = 0
+    """Times that its stream went on elsewhere."""
+    failed_at: list[WorkerId] = field(default_factory=list)
+    """Workers that failed it, in order."""
     decision: Decision | None = None
     """The last one."""
     ticket: Ticket | None = None

@@ -13,9 +13,12 @@ from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.serving.bodies import BodyFacts, ReadBody
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.failover import FailoverSettings
 from pointsman.edge.serving.request_ids import RequestIds
+from pointsman.edge.serving.retries import Tries
 from pointsman.edge.serving.route_keys import route_key_of, tenant_of
 from pointsman.edge.serving.slo_headers import SloHeaders
+from pointsman.edge.serving.tenants.principal import Principal
 from pointsman.edge.serving.token_keys import TokenKeys
 from pointsman.edge.wire.errors import BadRequest
 from pointsman.edge.wire.http1_request import IncomingRequest
@@ -42,6 +45,7 @@ class IntakeSettings:
     debug_headers: bool
     total_timeout_s: float | None
     slo: SloHeaders = field(default_factory=lambda: SloHeaders({}))
+    failover: FailoverSettings = field(default_factory=FailoverSettings)
 
 
 class Intake:
@@ -64,15 +68,24 @@ class Intake:
         self._ids = ids
 
     async def exchange(
-        self, route: str, read_body: ReadBody, incoming: IncomingRequest, responder: Responder, loop_time_s: float
+        self,
+        route: str,
+        read_body: ReadBody,
+        incoming: IncomingRequest,
+        responder: Responder,
+        loop_time_s: float,
+        principal: Principal | None = None,
     ) -> Exchange:
-        """Check the body and describe the request. Raises BadRequest. Waits only where a prompt is long and new."""
+        """Check the body and describe the request. Raises BadRequest. Waits only where a prompt is long and new.
+
+        `principal`: who asks, where that was found out; a tenant's name in a header counts only where it was not.
+        """
         arrival_ms = self._clock()
         body = read_body(incoming.body)
         self._check_model(body.model)
         settings = self._settings
         slo = settings.slo.of(incoming)
-        tenant = tenant_of(incoming)
+        tenant = tenant_of(incoming) if principal is None else principal.tenant
         request_id = self._ids.next()
         blocks = self._block_keys(body, tenant)
         tokenized = await self._token_keys.of(body)
@@ -100,6 +113,7 @@ class Intake:
             client_request_id=_client_request_id(incoming) or request_id.encode(),
             ends_with_done=body.ends_with_done,
             adds_usage=body.adds_usage,
+            tries=Tries(settings.failover.of_route(route).retries),
             explain=settings.debug_headers and incoming.header(EXPLAIN_HEADER) == b"1",
             deadline_s=None if settings.total_timeout_s is None else loop_time_s + settings.total_timeout_s,
         )

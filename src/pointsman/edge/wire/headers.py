@@ -26,6 +26,16 @@ NOT_PASSED_ON = frozenset(
 )
 """Fields that never go on to the next neighbour."""
 
+RATE_LIMIT_HEADERS = (
+    b"x-ratelimit-limit-requests",
+    b"x-ratelimit-remaining-requests",
+    b"x-ratelimit-reset-requests",
+    b"x-ratelimit-limit-tokens",
+    b"x-ratelimit-remaining-tokens",
+    b"x-ratelimit-reset-tokens",
+)
+"""What is left of a client's limits; those of one server say nothing of another one's."""
+
 _PLAIN_CONNECTION = frozenset((b"keep-alive", b"close"))
 
 

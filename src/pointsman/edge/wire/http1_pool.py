@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl as tls
+import ssl
 
 from pointsman.edge.wire.errors import OwnShortageError, UpstreamConnectError
 from pointsman.edge.wire.http1_upstream import UpstreamConnection, UpstreamProtocol
 from pointsman.edge.wire.origin import Origin
 from pointsman.edge.wire.shortage import is_own_shortage
+from pointsman.edge.wire.trust import Trusts, tls_reason
 
 _CLOSE_TIMEOUT_S = 5.0
 _DROPPED_FOR_ROOM = 16
@@ -23,12 +24,12 @@ class UpstreamPool:
         connect_timeout_s: float = 5.0,
         max_idle_per_origin: int = 256,
         idle_timeout_s: float = 30.0,
-        ssl_context: tls.SSLContext | None = None,
+        trusts: Trusts | None = None,
     ):
         self._connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle_per_origin
         self._idle_timeout_s = idle_timeout_s
-        self._ssl_context = ssl_context
+        self._trusts = trusts or Trusts()
         self._idle: dict[Origin, list[UpstreamProtocol]] = {}
         self._open: set[UpstreamProtocol] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -72,21 +73,24 @@ class UpstreamPool:
             raise UpstreamConnectError(f"can't connect to {origin}: the pool is closed")
         loop = asyncio.get_running_loop()
         connection = UpstreamProtocol(self, origin, loop)
-        context = self._context(origin)
+        trust = self._trusts.of(origin)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await loop.create_connection(
                     lambda: connection,
                     origin.host,
                     origin.port,
-                    ssl=context,
-                    server_hostname=origin.host if context is not None else None,
+                    ssl=None if trust is None else trust.context,
+                    server_hostname=None if trust is None else trust.server_name or origin.host,
                 )
         except TimeoutError:
             connection.abort()
             raise UpstreamConnectError(
                 f"can't connect to {origin}: no answer within {self._connect_timeout_s:g} s"
             ) from None
+        except ssl.SSLError as error:
+            connection.abort()
+            raise UpstreamConnectError(f"can't connect to {origin}: {tls_reason(error)}") from error
         except (OSError, ValueError) as error:
             connection.abort()
             if isinstance(error, OSError) and is_own_shortage(error):
@@ -100,13 +104,6 @@ class UpstreamPool:
         if connection.usable:
             self._open.add(connection)
         return connection.hold()
-
-    def _context(self, origin: Origin) -> tls.SSLContext | None:
-        if origin.scheme != "https":
-            return None
-        if self._ssl_context is None:
-            self._ssl_context = tls.create_default_context()
-        return self._ssl_context
 
     # ---- called by connections
 

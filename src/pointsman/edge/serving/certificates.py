@@ -1,0 +1,83 @@
+"""Certificates: notices when files of certificates change, and has them read again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.watched_files import Stamp, stamp_of
+from pointsman.edge.serving.metric_families import counter, gauge
+from pointsman.edge.serving.tls import ListenTls
+from pointsman.edge.telemetry import names
+from pointsman.edge.wire.trust import Trusts
+
+LOOK_EVERY_S = 2.0
+
+_log = logging.getLogger("pointsman.serving")
+
+
+class Certificates(Collector):
+    """Of the ports and of engines. A broken file changes nothing, loudly."""
+
+    def __init__(self, ports: Iterable[ListenTls | None], trusts: Trusts) -> None:
+        self._ports = tuple(port for port in ports if port is not None)
+        self._trusts = trusts
+        self._stamp: Stamp | None = None
+        self.faults: tuple[str, ...] = ()
+        """What is wrong with files as they are now; what was read before holds."""
+        self.reloads: Counter[str] = Counter()
+        """By what came of it: read, broken."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look every other second, in a thread: a file may be on a disk that hangs."""
+        self._task = asyncio.create_task(self._run(), name="certificates")
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self) -> None:
+        """Have the files read again if one has changed."""
+        files = [*(file for port in self._ports for file in port.files()), *self._trusts.files()]
+        stamp = await asyncio.to_thread(stamp_of, files)
+        before, self._stamp = self._stamp, stamp
+        if before is None or stamp == before or len(stamp) != len(before):
+            return  # the first look, or an engine came or left: all was read when it was added
+        faults = await asyncio.to_thread(self._renew)
+        self.reloads["broken" if faults else "read"] += 1
+        if faults and faults != self.faults:
+            _log.error("the certificates read before stay in force: %s", "; ".join(faults))
+        elif not faults:
+            _log.info("certificates were read again; connections from now on use them")
+        self.faults = faults
+
+    def _renew(self) -> tuple[str, ...]:
+        return (*self._trusts.renew(), *self._renew_ports())
+
+    def _renew_ports(self) -> Iterator[str]:
+        for port in self._ports:
+            try:
+                port.renew()
+            except ConfigError as error:
+                yield str(error)
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Their metrics; none where there are no files."""
+        if self._stamp:
+            yield counter(names.CERTIFICATE_RELOADS, ("outcome",), (((o,), n) for o, n in self.reloads.items()))
+            yield gauge(names.CERTIFICATES_BROKEN, (), [((), 1 if self.faults else 0)])

@@ -1,0 +1,1 @@
+"""Who asks, whether they may, and how much."""

@@ -1,0 +1,76 @@
+"""KeysWatch: reads the file of keys again when it changes; a broken one changes nothing, loudly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.keys_file import KeysFile, load_keys
+from pointsman.edge.configuration.watched_files import Stamp, stamp_of
+from pointsman.edge.serving.tenants.counts import TenantCounts
+
+LOOK_EVERY_S = 1.0
+
+_log = logging.getLogger("pointsman.serving")
+
+
+class KeysWatch:
+    """Of one file. `take` gets what was read, on the event loop."""
+
+    def __init__(self, path: Path, take: Callable[[KeysFile], None], counts: TenantCounts) -> None:
+        """Reads the file. Raises ConfigError: a front end must not start open because its keys can't be read."""
+        self.path = path
+        self._take = take
+        self._counts = counts
+        self._stamp: Stamp = stamp_of((path,))
+        self.first = load_keys(path)
+        self.fault: str | None = None
+        """What is wrong with the file as it is now; the keys read before hold."""
+        self.read_at_s = time.time()
+        """When the keys that hold were read, seconds since 1970."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look once a second, in a thread: the file may be on a disk that hangs."""
+        self._task = asyncio.create_task(self._run(), name=f"keys in {self.path}")
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.look()
+
+    async def look(self, *, always: bool = False) -> None:
+        """Read the file if it changed, or `always`. Never raises ConfigError: see `fault`."""
+        stamp = await asyncio.to_thread(stamp_of, (self.path,))
+        if stamp == self._stamp and not always:
+            return
+        try:
+            keys = await asyncio.to_thread(load_keys, self.path)
+        except ConfigError as error:
+            self._broken(str(error), stamp)
+            return
+        if await asyncio.to_thread(stamp_of, (self.path,)) != stamp:
+            return  # it is being written: the next look has the whole of it
+        self._stamp = stamp
+        self._counts.reloads["read"] += 1
+        self.fault, self.read_at_s = None, time.time()
+        self._take(keys)
+        _log.info("%s: %d API keys are in force", self.path, len(keys.keys))
+
+    def _broken(self, fault: str, stamp: Stamp) -> None:
+        self._stamp = stamp
+        self._counts.reloads["broken"] += 1
+        if fault != self.fault:
+            _log.error("the keys read before stay in force: %s", fault)
+        self.fault = fault

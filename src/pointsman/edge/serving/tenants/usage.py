@@ -1,0 +1,23 @@
+"""What a request that ended is charged."""
+
+from __future__ import annotations
+
+from pointsman.edge.serving.exchange import Exchange
+
+
+def delivered_tokens(exchange: Exchange) -> int:
+    """Tokens of prompt and answer, by the engine's own count where its answer came to an end.
+
+    A stream that was cut short costs its prompt and what came of it. A client that leaves before anything came pays for
+    the prompt, which may have been computed for it; one whose engine failed it before that pays nothing, and what is
+    sent to several engines in turn is charged once.
+    """
+    record, prompt_tokens = exchange.record, exchange.request.prompt_tokens
+    if record is None or exchange.attempts == 0:
+        return 0
+    usage = record.usage
+    if usage is not None:
+        return int(usage.prompt_tokens or 0) + int(usage.completion_tokens or 0)
+    if exchange.status in ("finished", "cancelled") or record.events:
+        return prompt_tokens + record.events
+    return 0

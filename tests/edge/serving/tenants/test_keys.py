@@ -1,0 +1,231 @@
+"""Keys: who is let in, what others are told, and that the tenant is the key's."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.tenants import Tenants
+from pointsman.edge.serving.frontend import Frontend
+from pointsman.edge.serving.settings import FrontendSettings
+from pointsman.edge.serving.tenants.credentials import UnusableCredentialsError, presented_key
+from pointsman.edge.serving.tenants.tenancy import TenancySettings
+from support.scripted_fleet import Fleet
+
+from .conftest import KEYS, keys_text
+
+ONE, TWO, BLUE = (key for _, key in KEYS.values())
+CHAT = "/v1/chat/completions"
+
+
+def bearer(key: str) -> list[tuple[bytes, bytes]]:
+    return [(b"authorization", b"Bearer " + key.encode())]
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ([], None),
+        ([(b"authorization", b"Bearer k")], b"k"),
+        ([(b"authorization", b"bearer  k ")], b"k"),
+        ([(b"x-api-key", b"k")], b"k"),
+        ([(b"api-key", b"k")], b"k"),
+        ([(b"x-api-key", b"k"), (b"authorization", b"Bearer k")], b"k"),
+        ([(b"authorization", b"Bearer ")], None),
+    ],
+)
+def test_where_a_key_may_stand(headers, key) -> None:
+    assert presented_key(tuple(headers)) == key
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"authorization", b"Basic secret-x")],
+        [(b"authorization", b"secret-x")],
+        [(b"x-api-key", b"secret-x"), (b"api-key", b"secret-y")],
+        [(b"authorization", b"Bearer secret-x"), (b"authorization", b"Bearer secret-y")],
+    ],
+)
+def test_what_is_no_key_is_refused_without_being_repeated(headers) -> None:
+    with pytest.raises(UnusableCredentialsError) as raised:
+        presented_key(tuple(headers))
+    assert "secret" not in str(raised.value)
+
+
+async def open_with_keys(fleet: Fleet, keys_file: Path, tenants: Tenants | None = None, **settings) -> Frontend:
+    if not fleet.engines:
+        await fleet.engine("a")
+    return await fleet.open(tenancy=TenancySettings(keys_file, tenants or Tenants()), **settings)
+
+
+async def test_only_who_has_a_key_is_let_in(fleet: Fleet, keys_file: Path) -> None:
+    frontend = await open_with_keys(fleet, keys_file)
+    for headers in (bearer(ONE), [(b"x-api-key", TWO.encode())], [(b"api-key", BLUE.encode())]):
+        assert (await fleet.chat(headers=headers)).status == 200
+    messages = {}
+    for name, headers in {"missing": [], "unknown": bearer("nobodys"), "malformed": [(b"authorization", b"x")]}.items():
+        answer = await fleet.chat(headers=headers)
+        error = json.loads(answer.body)["error"]
+        assert answer.status == 401
+        assert answer.header(b"www-authenticate") == b'Bearer realm="pointsman"'
+        assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+        messages[name] = error["message"]
+    assert "nobodys" not in str(messages)
+    counts = frontend.tenancy.counts
+    assert counts.key_faults == {"missing": 1, "unknown": 1, "malformed": 1}
+    assert counts.requests == {"acme": 2, "blue": 1}
+    assert counts.keys == {"a1": 1, "a2": 1, "b1": 1}
+    assert frontend.traffic.responses[CHAT, 401] == 3
+    assert len(fleet.engines[0].requests) == 3
+    fleet.at_rest()
+
+
+async def test_an_expired_key_gets_the_answer_of_an_unknown_one(fleet: Fleet, tmp_path: Path, caplog) -> None:
+    path = tmp_path / "k.yaml"
+    path.write_text(keys_text().replace("{id: b1,", "{id: b1, expires: 2020-01-01,"))
+    frontend = await open_with_keys(fleet, path)
+    expired, unknown = await fleet.chat(headers=bearer(BLUE)), await fleet.chat(headers=bearer("nobodys"))
+    assert (expired.status, expired.body) == (unknown.status, unknown.body) == (401, unknown.body)
+    assert frontend.tenancy.counts.key_faults == {"expired": 1, "unknown": 1}
+    assert "API key expired (key b1)" in caplog.text
+    assert "unknown" not in caplog.text, "one line in ten seconds is enough"
+    report = frontend.status().tenants
+    assert report is not None
+    assert report.keys is not None
+    assert (report.keys.keys, report.keys.expired, report.keys.fault) == (3, 1, None)
+
+
+async def test_what_is_open_and_what_is_not(fleet: Fleet, keys_file: Path) -> None:
+    await open_with_keys(fleet, keys_file)
+    for path in ("/health", "/live", "/ready"):
+        assert (await fleet.ask(path, method="GET")).status == 200
+    for path in ("/v1/models", "/v1/models/m"):
+        assert (await fleet.ask(path, method="GET")).status == 401
+        assert (await fleet.ask(path, method="GET", headers=bearer(ONE))).status == 200
+    assert (await fleet.ask("/v1/models?api_key=" + ONE, method="GET")).status == 401
+    assert (await fleet.ask("/nothing", b"{}")).status == 404
+
+
+async def test_readiness_tells_strangers_no_addresses(fleet: Fleet, keys_file: Path) -> None:
+    engine = await fleet.engine("a")
+    frontend = await open_with_keys(fleet, keys_file)
+    await engine.close()
+    await fleet.until(lambda: not any(worker.usable for worker in frontend.ledger.snapshot().workers))
+    answer = await fleet.ask("/ready", method="GET")
+    assert (answer.status, json.loads(answer.body)) == (503, {"status": "no usable worker"})
+
+
+async def test_a_client_cannot_claim_another_tenant(fleet: Fleet, keys_file: Path) -> None:
+    """Nor its cache: keys of equal prompts are equal within a tenant and differ between tenants."""
+    frontend = await open_with_keys(fleet, keys_file)
+    blocks = {}
+    for name, headers in {
+        "one": bearer(ONE),
+        "two": bearer(TWO),
+        "blue": bearer(BLUE),
+        "spoofing blue": [*bearer(BLUE), (b"x-tenant-id", b"acme")],
+    }.items():
+        assert (
+            await fleet.chat(headers=headers, messages=[{"role": "user", "content": "the same " * 100}])
+        ).status == 200
+        record = next(iter(frontend.decisions))
+        blocks[name] = (record.request.tenant, record.request.blocks.keys)
+    assert len(blocks["one"][1]) > 3
+    assert blocks["one"] == blocks["two"]
+    assert blocks["spoofing blue"] == blocks["blue"]
+    assert blocks["blue"][0] == "blue"
+    assert not set(blocks["blue"][1]) & set(blocks["one"][1])
+    assert all(request.header(b"x-tenant-id") is None for request in fleet.engines[0].requests)
+
+
+async def test_the_engine_sees_no_secret_of_a_client(fleet: Fleet, keys_file: Path) -> None:
+    await open_with_keys(fleet, keys_file)
+    canary = b"canary-" + ONE.encode()
+    names = (
+        b"cookie",
+        b"cookie2",
+        b"proxy-authorization",
+        b"x-goog-api-key",
+        b"x-auth-token",
+        b"x-access-token",
+        b"x-amz-security-token",
+        b"x-forwarded-access-token",
+        b"x-csrf-token",
+        b"x-client-secret",
+        b"openai-api-key",
+    )
+    headers = [*bearer(ONE), (b"x-api-key", ONE.encode()), (b"api-key", ONE.encode())]
+    headers += [(name, canary) for name in names]
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    answer = await fleet.ask(f"{CHAT}?api_key={ONE}&key={ONE}", body, headers=headers)
+    assert answer.status == 200
+    (seen,) = fleet.engines[0].requests
+    assert ONE.encode() not in b"".join(name + value for name, value in seen.headers) + seen.target
+
+
+class TestReload:
+    async def test_a_changed_file_is_in_force_without_a_restart(self, fleet: Fleet, keys_file: Path) -> None:
+        frontend = await open_with_keys(fleet, keys_file)
+        watch = frontend.tenancy.watch
+        assert watch is not None
+        new = keys_file.with_suffix(".new")
+        new.write_text(keys_text(c1=("cyan", "key-of-cyan")))
+        os.replace(new, keys_file)
+        await watch.look()
+        assert (await fleet.chat(headers=bearer("key-of-cyan"))).status == 200
+        assert (await fleet.chat(headers=bearer(ONE))).status == 401
+
+    @pytest.mark.parametrize(
+        "text", ["keys: [", "keys:\n- {id: a}", None, "keys:\n- {id: a, tenant: t, sha256: key-of-me}"]
+    )
+    async def test_a_broken_file_keeps_the_old_keys_loudly(self, fleet: Fleet, keys_file: Path, text, caplog) -> None:
+        frontend = await open_with_keys(fleet, keys_file)
+        watch = frontend.tenancy.watch
+        assert watch is not None
+        keys_file.unlink() if text is None else keys_file.write_text(text)
+        for _ in range(3):
+            await watch.look()
+        assert (await fleet.chat(headers=bearer(ONE))).status == 200
+        said = [r.getMessage() for r in caplog.records if "the keys read before stay in force" in r.getMessage()]
+        assert len(said) == 1
+        assert str(keys_file) in said[0]
+        assert "key-of" not in caplog.text
+        metrics = (await fleet.ask("/metrics", method="GET", admin=True)).body.decode()
+        assert "pointsman_keys_file_broken 1.0" in metrics
+        assert 'pointsman_keys_reloads_total{outcome="broken"} 1.0' in metrics
+        report = frontend.status().tenants
+        assert report is not None
+        assert report.keys is not None
+        assert str(keys_file) in (report.keys.fault or "")
+        keys_file.write_text(keys_text())
+        await watch.look()
+        assert watch.fault is None
+
+    async def test_a_front_end_does_not_start_without_its_keys(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="can't be read"):
+            Frontend(FrontendSettings(tenancy=TenancySettings(tmp_path / "no.yaml")))
+
+    async def test_other_settings(self, fleet: Fleet, keys_file: Path) -> None:
+        await fleet.engine("a")
+        frontend = await fleet.open()
+        assert (await fleet.chat()).status == 200
+        await frontend.tenancy.reload(TenancySettings(keys_file))
+        assert (await fleet.chat()).status == 401
+        with pytest.raises(ConfigError):
+            await frontend.tenancy.reload(TenancySettings(keys_file.with_name("none.yaml")))
+        assert (await fleet.chat(headers=bearer(ONE))).status == 200
+        await frontend.tenancy.reload(TenancySettings())
+        assert (await fleet.chat()).status == 200
+
+
+async def test_without_keys_beyond_loopback_one_line_says_so(fleet: Fleet, caplog) -> None:
+    await fleet.engine("a")
+    frontend = await fleet.open()
+    assert "nobody is asked for a key" not in caplog.text
+    frontend.tenancy.start("0.0.0.0")
+    assert "nobody is asked for a key" in caplog.text
