@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from pointsman.core.engine_model.config import EngineConfig
+from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.engines.embedded.batch import Part
 from pointsman.edge.engines.embedded.decoder import Decoder
+from pointsman.edge.engines.embedded.engine import EmbeddedEngine
 from pointsman.edge.engines.embedded.kv_blocks import KvBlocks
 from pointsman.edge.engines.embedded.model_config import ModelConfig
 from pointsman.edge.engines.embedded.seeded_weights import seeded
@@ -36,3 +39,8 @@ def greedy(model: Decoder, prompt: list[int], count: int) -> list[int]:
         computed = len(tokens)
         tokens.append(int(logits[0].argmax()))
     return tokens[len(prompt) :]
+
+
+def embedded_engine(model: Decoder, **changes: int | bool) -> EmbeddedEngine:
+    settings = {"num_blocks": 60, "block_size": 16, "max_num_seqs": 8, "max_batched_tokens": 64, "max_model_len": 256}
+    return EmbeddedEngine(EngineConfig(step=StepCoefficients(0, 0, 0, 0), **(settings | changes)), model)

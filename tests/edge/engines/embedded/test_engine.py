@@ -5,21 +5,18 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointsman.core.engine_model.config import EngineConfig
-from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.engines.embedded.computed_sequence import ComputedSequence, SampledRequest
 from pointsman.edge.engines.embedded.engine import EmbeddedEngine
 from pointsman.edge.engines.embedded.sampling import Sampling
 from pointsman.edge.engines.embedded.seeded_weights import tiny_config
-from support.embedded_models import decoder, greedy
+from support.embedded_models import decoder, embedded_engine, greedy
 
 VOCABULARY = 300
 MODEL = decoder(tiny_config(VOCABULARY))
 
 
 def engine(**changes: int | bool) -> EmbeddedEngine:
-    settings = {"num_blocks": 60, "block_size": 16, "max_num_seqs": 8, "max_batched_tokens": 64, "max_model_len": 256}
-    return EmbeddedEngine(EngineConfig(step=StepCoefficients(0, 0, 0, 0), **(settings | changes)), MODEL)
+    return embedded_engine(MODEL, **changes)
 
 
 def step(running: EmbeddedEngine) -> bool:

@@ -26,6 +26,8 @@ class Work:
     """One step, as the model computes it."""
 
     parts: list[Part]
+    sequences: list[ComputedSequence]
+    """One a part."""
     wanting: list[ComputedSequence]
     """Sequences that get a token, in the order of the parts that want logits."""
 
@@ -52,7 +54,7 @@ class EmbeddedEngine:
         step = self.model.begin_step(now_ms)
         if step is None:
             return None
-        work = Work([], [])
+        work = Work([], [], [])
         for sequence in self._scheduler.decoders.writers:
             self._put(work, sequence, 1)
         for sequence, count in step.batch.chunks:
@@ -82,6 +84,7 @@ class EmbeddedEngine:
         wanted = first + count == sequence.length
         tokens = np.frombuffer(sequence.tokens, np.uint32)[first : first + count].tolist()
         work.parts.append(Part(tokens, first, self._scheduler.pages.table(sequence), wanted))
+        work.sequences.append(sequence)
         if wanted:
             work.wanting.append(sequence)
 
