@@ -164,6 +164,6 @@ def test_what_happened_on_the_way_is_added() -> None:
     before = out("a/0", "failed for this request already")
     sentence = why(row("cost", "ms", BEST, before, attempts=2, note="nothing is known", guards_lifted=True))
     assert sentence.endswith(
-        "; that was attempt 2: a/0 could not be reached before; the operator's guards would have left nobody and were "
+        "; that was attempt 2: a/0 had it before; the operator's guards would have left nobody and were "
         "lifted; nothing is known"
     )

@@ -10,6 +10,7 @@ import pytest
 
 from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerJoined
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
+from pointsman.edge.serving.relay import MAX_BODY_HELD_BYTES
 from pointsman.edge.serving.timeouts import Timeouts
 from support.scripted_fleet import DONE, JSON, SSE, Fleet, delta, hang, stream_three
 
@@ -100,7 +101,7 @@ class TestEngineIsLost:
         snapshot = fleet.frontend.ledger.snapshot()
         assert [w.state for w in snapshot.workers] == ["unreachable", "ready"]
         assert snapshot.totals.attempts_failed == 1
-        assert fleet.frontend.traffic.retries["connect"] == 1
+        assert fleet.frontend.traffic.retries["unreachable"] == 1
         fleet.at_rest()
 
     async def test_nobody_reachable_is_a_503_with_every_reason(self, fleet: Fleet) -> None:
@@ -128,16 +129,18 @@ class TestEngineIsLost:
         await fleet.until(lambda: fleet.frontend.ledger.snapshot().workers[0].usable)
         assert (await fleet.chat()).status == 200
 
-    async def test_cut_off_before_the_first_byte_is_a_502_and_not_sent_again(self, fleet: Fleet) -> None:
+    async def test_cut_off_before_the_first_byte_by_two_engines_is_a_502_and_not_sent_to_a_third(self, fleet: Fleet) -> None:
         async def cut(incoming, responder) -> None:
             responder.abort()
 
-        engines = [await fleet.engine(name, answer=cut) for name in "ab"]
+        engines = [await fleet.engine(name, answer=cut) for name in "abc"]
         await fleet.open()
         answer = await fleet.chat()
         assert answer.status == 502
-        assert "broke off before answering" in json.loads(answer.body)["error"]["message"]
-        assert sum(len(e.requests) for e in engines) == 1
+        message = json.loads(answer.body)["error"]["message"]
+        assert "broke off before answering" in message
+        assert "may be what they fail of" in message
+        assert sum(len(e.requests) for e in engines) == 2
         fleet.at_rest()
 
     async def test_cut_off_in_a_stream_ends_with_an_error_event_and_without_done(self, fleet: Fleet) -> None:
@@ -173,21 +176,22 @@ class TestEngineIsLost:
             assert json.loads(events[-1].split(b"data: ")[-1])["error"]["code"] == "stream_broken"
             assert events[-1].startswith(b"data: ")
 
-    async def test_a_request_that_may_have_been_read_is_never_sent_again(self, fleet: Fleet) -> None:
+    async def test_a_request_that_may_have_been_read_is_sent_again_once(self, fleet: Fleet) -> None:
         """Also on a kept connection: it could be the request that kills engines."""
 
         async def die_later(incoming, responder) -> None:
             await asyncio.sleep(0.1)
             responder.abort()
 
-        first, second = await fleet.engine("a"), await fleet.engine("b")
+        engines = [await fleet.engine(name) for name in "abc"]
         await fleet.open(heartbeat_s=60.0)
-        for _ in range(2):
+        for _ in engines:
             assert (await fleet.chat()).status == 200
-        first.answer = second.answer = die_later
+        for engine in engines:
+            engine.answer = die_later
         answer = await fleet.chat()
         assert answer.status == 502
-        assert len(first.requests) + len(second.requests) == 3
+        assert sum(len(engine.requests) for engine in engines) == 5
         fleet.at_rest()
 
     @pytest.mark.parametrize("status", [500, 503])
@@ -371,15 +375,19 @@ async def test_stopping_cuts_what_outlives_the_grace(fleet: Fleet) -> None:
     assert fleet.frontend.ledger.in_flight == 0
 
 
-async def test_plain_answers_that_break_off_are_cut_not_completed(fleet: Fleet) -> None:
+async def test_plain_answers_that_break_off_are_not_begun_unless_they_are_large(fleet: Fleet) -> None:
+    size = 1000
+
     async def half(incoming, responder) -> None:
-        responder.start(200, JSON, length=1000)
-        responder.write(b'{"choices":')
+        responder.start(200, JSON, length=2 * size)
+        responder.write(b'"' * size)
         await asyncio.sleep(0.02)
         responder.abort()
 
     await fleet.engine("a", answer=half)
     await fleet.open()
+    assert (await fleet.chat(stream=False)).status == 502
+    size = MAX_BODY_HELD_BYTES + 1
     with pytest.raises(Exception, match=r"closed|ended|reset"):
         await fleet.chat(stream=False)
     fleet.at_rest()

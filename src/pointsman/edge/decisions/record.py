@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
@@ -43,6 +43,8 @@ class DecisionRecord:
     arm: str | None = None
     shadows: Mapping[str, str | None] = field(default_factory=dict)
     attempts: int = 0
+    migrations: int = 0
+    failed_at: Sequence[str] = ()
     dispatched_ms: float | None = None
     status: str = RUNNING
     http: int = 0
@@ -62,9 +64,9 @@ class DecisionRecord:
     def conclude(self) -> None:
         """Once it has ended: what it is searched by, and its size. A few microseconds."""
         decision, times = self.decision, self.times
-        if decision is not None and times is not None:
+        if decision is not None and times is not None and not self.migrations:
             self.predicted_ttft_ms, self.predicted_tpot_ms = predicted_times(self.request, decision, times)
-        if self.first_ms is not None and self.dispatched_ms is not None:
+        if self.first_ms is not None and self.dispatched_ms is not None and not self.migrations:
             self.ttft_ms = self.first_ms - self.dispatched_ms
         tokens = None if self.usage is None else self.usage.completion_tokens
         self.itl_ms = mean_itl_ms(self.first_ms, self.last_ms, tokens, self.events, self.request.sequences)
@@ -137,6 +139,8 @@ class DecisionRecord:
             gap_ms=_rounded(self.gap_ms),
             slo_missed=self.missed(),
             attempts=self.attempts,
+            migrations=self.migrations,
+            failed_at=list(self.failed_at),
             dispatched_ms=self._after(self.dispatched_ms),
             first_token_ms=self._after(self.first_ms),
             last_token_ms=self._after(self.last_ms),

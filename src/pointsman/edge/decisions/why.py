@@ -231,9 +231,10 @@ def _of(row: DecisionRow, excluded: list[LoggedCandidate]) -> str:
 def _attempts(row: DecisionRow) -> str:
     if row.attempts <= 1:
         return ""
-    tried = [one.worker for one in row.candidates if one.excluded == Exclusion.ALREADY_TRIED.text]
-    failed = f": {listed(tried)} could not be reached before" if tried else ""
-    return f"that was attempt {row.attempts}{failed}"
+    tried = row.failed_at or [one.worker for one in row.candidates if one.excluded == Exclusion.ALREADY_TRIED.text]
+    failed = f": {listed(tried)} had it before" if tried else ""
+    moved = f"; its stream went on elsewhere {count(row.migrations, 'times')}" if row.migrations else ""
+    return f"that was attempt {row.attempts}{failed}{moved}"
 
 
 def _note(row: DecisionRow) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from pointsman.core.model.decision import Decision
-from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.headers import NOT_PASSED_ON, RATE_LIMIT_HEADERS, Headers, passed_on
@@ -59,9 +58,8 @@ def relayed_headers(headers: Headers, exchange: Exchange, worker: str) -> list[t
     return kept
 
 
-def reasons(decision: Decision, limit: int = 8) -> str:
+def reasons(view: FleetView, limit: int = 8) -> str:
     """Why nobody could take a request: `a/0: draining; b/0: unreachable`."""
-    view = decision.view
     exclusion = view.column(Column.EXCLUSION)
     listed = [
         f"{worker}: {Exclusion(int(code)).text}"

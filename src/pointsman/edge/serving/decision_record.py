@@ -35,7 +35,7 @@ class DecisionRecorder:
     ) -> None:
         self._ring = ring
         self._log = log
-        self._sampling = sampling
+        self.sampling = sampling
         self._traffic = traffic
         self._clock = clock
         self._seed = seed
@@ -58,6 +58,7 @@ class DecisionRecorder:
         record = exchange.record or self._new(exchange)
         record.status, record.http = exchange.status or "failed", exchange.http_status
         record.attempts, record.shadows = exchange.attempts, exchange.shadows
+        record.migrations, record.failed_at = exchange.migrations, exchange.failed_at
         if relay is not None:
             record.first_ms, record.gap_ms, record.events = relay.first_ms, relay.gap_ms, relay.events
             record.last_ms = relay.last_ms or None
@@ -87,6 +88,6 @@ class DecisionRecorder:
             self._traffic.tpot_ratio.observe(record.itl_ms / record.predicted_tpot_ms)
 
     def _write(self, log: DecisionLog, record: DecisionRecord) -> None:
-        chance = self._sampling.chance(record)
+        chance = self.sampling.chance(record)
         if chance is not None:
-            log.add(partial(record.row, state=self._sampling.with_state(record), sample=chance))
+            log.add(partial(record.row, state=self.sampling.with_state(record), sample=chance))

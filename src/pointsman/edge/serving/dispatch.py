@@ -1,4 +1,4 @@
-"""Dispatcher: decides for one request, sends it to the engine, and tells the ledger how it ended."""
+"""Dispatcher: decides for one request, sends it to the engine, and to another one where that is right."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from pointsman.core.ledger.events import Admitted, AttemptFailed, Cancelled, Dispatched, Failed, Finished, Refused
+from pointsman.core.ledger.events import Admitted, AttemptFailed, Cancelled, Dispatched, Failed
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
-from pointsman.core.model.plan import Reject
-from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.model.fault import Fault
+from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.chance import decision_chance
-from pointsman.edge.serving.answers import REQUEST_ID_HEADER, reasons, send_error
+from pointsman.edge.serving.answers import reasons
+from pointsman.edge.serving.breaks import EngineTimeoutError, InterruptedHereError, fault_of
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.decision_record import DecisionRecorder
+from pointsman.edge.serving.endings import Endings
 from pointsman.edge.serving.engine_head import engine_headers
 from pointsman.edge.serving.engine_links import EngineLink, EngineLinks
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.explain import explanation_header
 from pointsman.edge.serving.policies import ActivePolicy
-from pointsman.edge.serving.relay import Defect, Ending, EngineTimeoutError, Relay
+from pointsman.edge.serving.relay import Ending, Relay
 from pointsman.edge.serving.results import result_of
+from pointsman.edge.serving.retries import NoRetry
 from pointsman.edge.serving.timeouts import Timeouts
-from pointsman.edge.telemetry.token_times import mean_itl_ms
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.body import ensure_stream_usage
 from pointsman.edge.wire.http1_client import (
@@ -38,19 +42,35 @@ from pointsman.edge.wire.http1_client import (
     request_head,
 )
 
-MAX_ATTEMPTS = 3
 STALE_WITHIN_S = 0.05
 """A kept connection that ends this soon after a request was written to it had been closed before."""
 CLIENT_LEFT = 499
 """Status under which requests of clients that left are counted; nobody sees it."""
 
+MOVED = "drain"
+"""Reason of retries of requests whose worker drains."""
+
 MOST_NOTES = 50
 """Different ones that are counted each by itself."""
 OTHER_NOTES = "others"
 
+NOT_REACHED = frozenset((Fault.UNREACHABLE, Fault.CONNECT_LATE))
+
 LIFTED_SAID_EVERY_MS = 60_000.0
 
 _log = logging.getLogger("pointsman.serving")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """A worker that did not answer a request, or not to its end."""
+
+    worker: WorkerId
+    reason: str
+    fault: Fault | None
+    relay: Relay | None
+    """None: there was no connection."""
+    ending: Ending = Ending.NOTHING_SENT
 
 
 class Dispatcher:
@@ -77,14 +97,22 @@ class Dispatcher:
         self._clock = clock
         self._seed = seed
         self._recorder = recorder
+        self._endings = Endings(ledger, traffic, clock)
+        self._running: dict[str, Exchange] = {}
+        """By the ids of their requests."""
         self._say_lifted_ms = -math.inf
         self._notes_logged: set[tuple[str, str]] = set()
         self._loop = asyncio.get_running_loop()
+
+    def retime(self, timeouts: Timeouts) -> None:
+        """Other time limits, for attempts that begin from now on."""
+        self._timeouts = timeouts
 
     async def run(self, exchange: Exchange) -> None:
         """From admission to the end of the answer. The ledger hears of exactly one ending."""
         request = exchange.request
         self._ledger.apply(Admitted(request, request.arrival_ms))
+        self._running[request.id] = exchange
         try:
             await self._attempts(exchange)
         except asyncio.CancelledError:
@@ -100,41 +128,145 @@ class Dispatcher:
                 exchange.status, exchange.http_status = "failed", 500
             raise
         finally:
+            del self._running[request.id]
             if exchange.ticket is not None:
                 exchange.ticket.ended(result_of(exchange, self._clock()))
             self._recorder.ended(exchange)
 
+    # ---- taking requests away from workers
+
+    def migrate_from(self, worker: WorkerId, reason: str) -> int:
+        """Every request there that can goes on elsewhere, and the worker sees its client leave. Returns how many do."""
+        moved = 0
+        for exchange in self._at(worker):
+            if self._can_move(exchange, worker):
+                self._interrupt(exchange, reason, None, goes_on=True)
+                moved += 1
+        return moved
+
+    def cut(self, worker: WorkerId, reason: str) -> int:
+        """Every request there ends with an error that says why. Returns how many do."""
+        found = self._at(worker)
+        for exchange in found:
+            exchange.cut = reason
+            self._interrupt(exchange, reason, None, goes_on=False)
+        return len(found)
+
+    def cut_all(self, reason: str) -> int:
+        """The same of all requests, those that wait for a worker included."""
+        found = list(self._running.values())
+        for exchange in found:
+            exchange.cut = reason
+            self._interrupt(exchange, reason, None, goes_on=False)
+        return len(found)
+
+    def streams(self) -> Iterator[tuple[WorkerId, Relay]]:
+        """Answers that are on their way, with the workers that they come from."""
+        for exchange in self._running.values():
+            if exchange.worker is not None and exchange.relay is not None:
+                yield exchange.worker, exchange.relay
+
+    def _at(self, worker: WorkerId) -> list[Exchange]:
+        return [exchange for exchange in self._running.values() if exchange.worker == worker]
+
+    def _can_move(self, exchange: Exchange, worker: WorkerId) -> bool:
+        """Whether somebody else may take it, as things stand."""
+        if exchange.responder.started:
+            return False
+        return bool(self._ledger.view(exchange.request, {worker, *exchange.failed_at}).eligible.any())
+
+    def _interrupt(self, exchange: Exchange, reason: str, fault: Fault | None, *, goes_on: bool) -> None:
+        if exchange.relay is not None:
+            exchange.relay.interrupt(reason, fault, goes_on=goes_on)
+
+    # ---- attempts
+
     async def _attempts(self, exchange: Exchange) -> None:
-        """Only what never reached an engine is tried again: an engine that took a request may be computing it."""
+        """One worker after the other, until one answers or no further one may be asked."""
         tried: set[WorkerId] = set()
+        failed: FailedAttempt | None = None
         while True:
             try:
                 decision = self._decide(exchange, tried)
             except PolicyError as error:
-                self._fail(exchange, 500, str(error), code="policy_failed")
+                self._endings.failed(exchange, 500, str(error), code="policy_failed")
                 return
             worker = decision.worker
             if worker is None:
-                self._reject(exchange, decision)
+                self._nobody(exchange, decision, failed)
                 return
             exchange.attempts += 1
-            try:
-                await self._attempt(exchange, worker, self._links.of(worker))
-            except UpstreamConnectError as error:
-                tried.add(worker)
-                if not self._try_again(exchange, worker, error):
-                    return
-            else:
+            exchange.worker = worker
+            failed = await self._attempt(exchange, worker, self._links.of(worker))
+            if failed is None:
+                return
+            exchange.worker = None
+            tried.add(worker)
+            if not self._goes_elsewhere(exchange, failed, tried):
                 return
 
-    def _try_again(self, exchange: Exchange, worker: WorkerId, error: UpstreamConnectError) -> bool:
-        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), str(error), unreachable=_refused(error)))
-        if exchange.attempts >= MAX_ATTEMPTS:
-            self._fail(exchange, 503, f"no engine could be reached, the last was {worker}: {error}")
+    # ---- what comes after a failed attempt
+
+    def _goes_elsewhere(self, exchange: Exchange, failed: FailedAttempt, tried: set[WorkerId]) -> bool:
+        if failed.ending is Ending.BROKEN and failed.relay is not None:
+            message = f"the stream broke: {failed.reason}"
+            self._endings.broken(exchange, failed.worker, failed.relay, message, failed.fault)
             return False
-        self._traffic.retries["connect"] += 1
-        _log.warning("%s: %s; trying another worker", worker, error)
+        error = None if failed.relay is None else failed.relay.error
+        if isinstance(error, InterruptedHereError):
+            return self._taken_away(exchange, failed, error)
+        refusal = exchange.tries.refusal(failed.fault, budget_left=self._ledger.may_retry(self._clock()))
+        if refusal is not None or failed.fault is None:
+            self._give_up(exchange, failed, refusal or NoRetry.NOT_THE_ENGINE)
+            return False
+        if failed.fault not in NOT_REACHED:
+            view = self._ledger.view(exchange.request, tried)
+            if not view.eligible.any():
+                self._give_up(exchange, failed, NoRetry.NOBODY, reasons(view))
+                return False
+        exchange.tries.used(failed.fault)
+        exchange.failed_at.append(failed.worker)
+        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), failed.reason, failed.fault))
+        self._traffic.retries[failed.fault] += 1
+        _log.warning("%s: %s; trying another worker", failed.worker, failed.reason)
         return True
+
+    def _taken_away(self, exchange: Exchange, failed: FailedAttempt, error: InterruptedHereError) -> bool:
+        """Its worker was given up before it answered: its connection is closed there, so nothing computes on."""
+        if not error.goes_on:
+            self._endings.failed(exchange, 503, str(error), retry_after_s=1.0, code="stopping", fault=failed.fault)
+            return False
+        exchange.failed_at.append(failed.worker)
+        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), failed.reason, failed.fault))
+        self._traffic.retries[failed.fault or MOVED] += 1
+        _log.warning("%s: request %s goes elsewhere: %s", failed.worker, exchange.request.id, failed.reason)
+        return True
+
+    def _nobody(self, exchange: Exchange, decision: Decision, failed: FailedAttempt | None) -> None:
+        """No worker may take it, or none but those that failed it."""
+        if failed is None or failed.fault in NOT_REACHED:
+            self._endings.rejected(exchange, decision)
+        else:
+            self._give_up(exchange, failed, NoRetry.NOBODY, reasons(decision.view), told=True)
+
+    def _give_up(
+        self, exchange: Exchange, failed: FailedAttempt, why: NoRetry, more: str = "", *, told: bool = False
+    ) -> None:
+        """The client gets the last engine's answer, or what is wrong. `told`: the ledger knows of the fault."""
+        self._traffic.retries_refused[why.value] += 1
+        fault = None if told else failed.fault
+        if failed.ending is Ending.HELD and failed.relay is not None:
+            self._endings.given_up(exchange, failed.worker, failed.relay, fault)
+            return
+        text = f"{why.text} ({more})" if more else why.text
+        late = failed.relay is not None and isinstance(failed.relay.error, EngineTimeoutError)
+        if late:
+            status, message = 504, f"{failed.reason}; {text}"
+        elif failed.fault in NOT_REACHED:
+            status, message = 503, f"no engine could be reached, the last was {failed.worker}: {failed.reason}; {text}"
+        else:
+            status, message = 502, f"engine {failed.worker} broke off before answering: {failed.reason}; {text}"
+        self._endings.failed(exchange, status, message, retry_after_s=1.0 if status == 503 else None, fault=fault)
 
     # ---- deciding
 
@@ -185,19 +317,23 @@ class Dispatcher:
 
     # ---- one attempt
 
-    async def _attempt(self, exchange: Exchange, worker: WorkerId, link: EngineLink) -> None:
+    async def _attempt(self, exchange: Exchange, worker: WorkerId, link: EngineLink) -> FailedAttempt | None:
+        """None: it ended, and everybody knows how."""
         body = exchange.incoming.body
         if exchange.adds_usage and link.stream_usage:
             body = ensure_stream_usage(body)
         incoming = exchange.incoming
         head = request_head(
             incoming.method.encode(),
-            incoming.origin_form,
+            incoming.path.encode("latin-1"),  # engines take no queries here, and one may hold a key
             link.origin,
             engine_headers(incoming.headers, exchange.client_request_id, link),
             len(body),
         )
-        connection = self._pool.idle_connection(link.origin) or await self._pool.connect(link.origin)
+        try:
+            connection = self._pool.idle_connection(link.origin) or await self._pool.connect(link.origin)
+        except UpstreamConnectError as error:
+            return FailedAttempt(worker, str(error), fault_of(error), None)
         sent_s = self._loop.time()
         relay = await self._relayed(exchange, worker, connection, head, body)
         if _never_taken(relay, self._loop.time() - sent_s):
@@ -205,12 +341,10 @@ class Dispatcher:
             try:
                 connection = await self._pool.connect(link.origin, fresh=True)
             except UpstreamConnectError as error:
-                # It may have been the request that killed the engine: it must not kill another one.
-                self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), str(error), _refused(error)))
-                self._fail(exchange, 502, f"engine {worker} is gone: {error}")
-                return
+                # It may have been the request that killed the engine.
+                return FailedAttempt(worker, str(error), Fault.LOST, relay)
             relay = await self._relayed(exchange, worker, connection, head, body)
-        self._conclude(exchange, worker, relay)
+        return self._conclude(exchange, worker, relay)
 
     async def _relayed(
         self, exchange: Exchange, worker: WorkerId, connection: UpstreamConnection, head: bytes, body: bytes
@@ -218,6 +352,8 @@ class Dispatcher:
         relay = Relay(exchange, worker, self._ledger, self._timeouts, self._clock)
         exchange.relay = relay
         relay.start(connection, head, body)
+        if exchange.cut is not None:
+            relay.interrupt(exchange.cut, goes_on=False)
         try:
             await relay.done
         except asyncio.CancelledError:
@@ -225,92 +361,13 @@ class Dispatcher:
             raise
         return relay
 
-    # ---- endings
-
-    def _conclude(self, exchange: Exchange, worker: WorkerId, relay: Relay) -> None:
+    def _conclude(self, exchange: Exchange, worker: WorkerId, relay: Relay) -> FailedAttempt | None:
         ending = relay.done.result()
-        if ending is Ending.NOTHING_SENT:
-            if isinstance(relay.error, EngineTimeoutError):
-                self._fail(exchange, 504, f"{relay.error}; it was not sent to another engine, since it was accepted")
-            else:
-                self._fail(exchange, 502, f"engine {worker} broke off before answering: {relay.error}")
-            return
-        self._traffic.responses[exchange.route, relay.status] += 1
-        exchange.http_status = relay.status
-        if relay.defect is not None:
-            self._traffic.stream_errors[relay.defect] += 1
-        if ending is Ending.BROKEN or relay.defect == Defect.ERROR_EVENT:
-            self._failed(exchange, worker, f"its stream broke: {relay.error or 'the engine sent an error event'}")
-        elif relay.status >= 500:
-            self._failed(exchange, worker, f"it answered {relay.status}")
-        elif relay.status >= 400:
-            self._ledger.apply(Refused(exchange.request.id, relay.last_ms, relay.status))
-            exchange.status = "refused"
-        else:
-            self._finished(exchange, relay)
-
-    def _failed(self, exchange: Exchange, worker: WorkerId, reason: str) -> None:
-        self._ledger.apply(Failed(exchange.request.id, self._clock(), reason))
-        exchange.status = "failed"
-        _log.warning("%s: request %s: %s", worker, exchange.request.id, reason)
-
-    def _finished(self, exchange: Exchange, relay: Relay) -> None:
-        usage = relay.usage
-        traffic = self._traffic
-        request = exchange.request
-        self._ledger.apply(
-            Finished(
-                request.id,
-                relay.last_ms,
-                prompt_tokens=usage.prompt_tokens if usage else None,
-                cached_tokens=usage.cached_tokens if usage else None,
-                output_tokens=usage.completion_tokens if usage else relay.events,
-            )
-        )
-        exchange.status = "finished"
-        traffic.missing_usage += usage is None
-        traffic.duration_s.observe((relay.last_ms - request.arrival_ms) / 1000)
-        if relay.first_ms is None:
-            return
-        traffic.ttft_s.observe((relay.first_ms - request.arrival_ms) / 1000)
-        tokens = usage.completion_tokens if usage else None
-        itl_ms = mean_itl_ms(relay.first_ms, relay.last_ms, tokens, relay.events, request.sequences)
-        if itl_ms is not None:
-            traffic.itl_s.observe(itl_ms / 1000)
-
-    def _reject(self, exchange: Exchange, decision: Decision) -> None:
-        plan = decision.plan
-        reason = plan.reason if isinstance(plan, Reject) else f"plan {plan} can't be carried out"
-        retry_after_ms = plan.retry_after_ms if isinstance(plan, Reject) else None
-        exclusion = decision.view.column(Column.EXCLUSION)
-        full = bool(((exclusion == Exclusion.QUEUE_FULL) | (exclusion == Exclusion.AT_CAP)).any())
-        self._fail(
-            exchange,
-            429 if full else 503,
-            f"{reason} for model {exchange.request.model!r} ({reasons(decision)})",
-            retry_after_s=(retry_after_ms or 1000.0) / 1000,
-            code="engines_full" if full else "no_engine_available",
-        )
-
-    def _fail(
-        self,
-        exchange: Exchange,
-        status: int,
-        message: str,
-        *,
-        retry_after_s: float | None = None,
-        code: str | None = None,
-    ) -> None:
-        self._ledger.apply(Failed(exchange.request.id, self._clock(), message))
-        self._traffic.responses[exchange.route, status] += 1
-        exchange.status, exchange.http_status = "failed", status
-        headers = {b"x-request-id": exchange.client_request_id, REQUEST_ID_HEADER: exchange.request.id.encode()}
-        if retry_after_s is not None:
-            headers[b"retry-after"] = b"%d" % max(1, round(retry_after_s))
-        if exchange.explanation is not None:
-            headers[b"x-pointsman-explain"] = exchange.explanation
-        _log.warning("request %s: %d %s", exchange.request.id, status, message)
-        send_error(exchange.responder, status, message, code=code, headers=headers)
+        if ending is Ending.COMPLETE:
+            self._endings.answered(exchange, worker, relay)
+            return None
+        reason = f"it answered {relay.status}" if relay.error is None else str(relay.error)
+        return FailedAttempt(worker, reason, relay.fault, relay, ending)
 
 
 def _never_taken(relay: Relay, lasted_s: float) -> bool:
@@ -318,8 +375,3 @@ def _never_taken(relay: Relay, lasted_s: float) -> bool:
     error = relay.error
     stale = isinstance(error, UpstreamClosed) and error.reused and not error.received
     return stale and lasted_s < STALE_WITHIN_S
-
-
-def _refused(error: UpstreamConnectError) -> bool:
-    """Nobody listens there. A connection that took too long proves nothing: the engine may be busy."""
-    return isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, TimeoutError)

@@ -45,7 +45,6 @@ from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_documen
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.shutdown import Shutdown
-from pointsman.edge.serving.slo_headers import SloHeaders
 from pointsman.edge.serving.status import Status, make_status
 from pointsman.edge.serving.tenants.collector import TenancyCollector
 from pointsman.edge.serving.tenants.tenancy import Tenancy
@@ -133,14 +132,7 @@ class Frontend:
         intake = Intake(
             self.ledger,
             self._exact.keys,
-            IntakeSettings(
-                settings.route_key,
-                settings.text_block_bytes,
-                settings.debug_headers,
-                settings.timeouts.total_s,
-                SloHeaders(settings.slo_classes, settings.default_slo_class),
-                settings.failover,
-            ),
+            IntakeSettings.of(settings),
             self._clock,
             self._not_reached,
             self._ids,

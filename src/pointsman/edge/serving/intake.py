@@ -17,6 +17,7 @@ from pointsman.edge.serving.failover import FailoverSettings
 from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.retries import Tries
 from pointsman.edge.serving.route_keys import route_key_of, tenant_of
+from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.slo_headers import SloHeaders
 from pointsman.edge.serving.tenants.principal import Principal
 from pointsman.edge.serving.token_keys import TokenKeys
@@ -47,6 +48,18 @@ class IntakeSettings:
     slo: SloHeaders = field(default_factory=lambda: SloHeaders({}))
     failover: FailoverSettings = field(default_factory=FailoverSettings)
 
+    @classmethod
+    def of(cls, settings: FrontendSettings) -> IntakeSettings:
+        """Of a front end."""
+        return cls(
+            settings.route_key,
+            settings.text_block_bytes,
+            settings.debug_headers,
+            settings.timeouts.total_s,
+            SloHeaders(settings.slo_classes, settings.default_slo_class),
+            settings.failover,
+        )
+
 
 class Intake:
     """Makes exchanges."""
@@ -63,7 +76,8 @@ class Intake:
         self._ledger = ledger
         self._token_keys = token_keys
         self._not_reached = not_reached
-        self._settings = settings
+        self.settings = settings
+        """May be exchanged for others while requests run."""
         self._clock = clock
         self._ids = ids
 
@@ -83,7 +97,7 @@ class Intake:
         arrival_ms = self._clock()
         body = read_body(incoming.body)
         self._check_model(body.model)
-        settings = self._settings
+        settings = self.settings
         slo = settings.slo.of(incoming)
         tenant = tenant_of(incoming) if principal is None else principal.tenant
         request_id = self._ids.next()
@@ -131,14 +145,14 @@ class Intake:
 
     def _block_keys(self, body: BodyFacts, tenant: str | None) -> BlockKeys:
         """Tenants never share keys; neither do prompts whose tools differ, since these come first in the prompt."""
-        block_bytes = self._settings.text_block_bytes
+        block_bytes = self.settings.text_block_bytes
         if not body.prefix_cached:
             return BlockKeys((), block_bytes, BlockUnit.BYTES, len(body.prompt))
         seed = salt_seed(body.model.encode(), (tenant or "").encode(), *body.salt)
         return text_block_keys(body.prompt, block_bytes, seed)
 
     def _pinned(self, incoming: IncomingRequest, model: str) -> WorkerId | None:
-        if not self._settings.debug_headers:
+        if not self.settings.debug_headers:
             return None
         named = incoming.header(WORKER_HEADER)
         if named is None:

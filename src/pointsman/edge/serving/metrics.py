@@ -89,6 +89,7 @@ class FrontendCollector(Collector):
             names.REQUESTS, ("route", "status"), (((r, str(s)), n) for (r, s), n in traffic.responses.items())
         )
         yield counter(names.RETRIES, ("reason",), (((r,), n) for r, n in traffic.retries.items()))
+        yield counter(names.RETRIES_REFUSED, ("reason",), (((r,), n) for r, n in traffic.retries_refused.items()))
         yield counter(names.FALLBACKS, ("policy", "note"), traffic.notes.items())
         yield counter(names.GUARDS_LIFTED, (), [((), traffic.guards_lifted)])
         yield counter(names.STREAM_ERRORS, ("reason",), (((r,), n) for r, n in traffic.stream_errors.items()))

@@ -1,6 +1,7 @@
 """Relay: one engine's answer on its way to the client, as bytes.
 
-Called from the engine connection's callbacks; nothing here awaits, and no task or queue exists per chunk.
+Called from the engine connection's callbacks; nothing here awaits, and no task or queue exists per chunk. A client
+gets its first byte when this engine answers for certain: a plain answer when it is whole, a stream at its first event.
 """
 
 from __future__ import annotations
@@ -8,11 +9,24 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
+from typing import Protocol
 
 from pointsman.core.ledger.events import FirstToken, Progress
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PointsmanError
+from pointsman.core.model.fault import Fault
 from pointsman.edge.serving.answers import EVENT_STREAM, relayed_headers
+from pointsman.edge.serving.breaks import (
+    HELD_BACK,
+    CutShortError,
+    DeadlineError,
+    EngineTimeoutError,
+    ErrorEventError,
+    InterruptedHereError,
+    NotContinuedError,
+    fault_of,
+    fault_of_status,
+)
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.timeouts import Timeouts
@@ -24,6 +38,8 @@ from pointsman.edge.wire.usage import Usage, usage_of_body
 
 PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew: often enough for load, seldom enough to cost nothing."""
+MAX_BODY_HELD_BYTES = 4 * 2**20
+"""A plain answer is held back up to this size until it is whole; a larger one goes on as it comes."""
 MAX_BODY_KEPT_BYTES = 32 * 2**20
 """A plain answer is kept up to this size to find its usage at the end."""
 
@@ -34,6 +50,8 @@ class Ending(enum.Enum):
     COMPLETE = "complete"
     NOTHING_SENT = "nothing sent"
     """The engine failed before the client got a byte: another answer is still possible."""
+    HELD = "held"
+    """It answered that it could not, and the client has not got that yet."""
     BROKEN = "broken"
     """It failed after the first byte."""
 
@@ -47,21 +65,65 @@ class Defect(enum.StrEnum):
     """The engine itself sent an error event."""
     NO_DONE = "no_done"
     """It ended properly but without `[DONE]`: probably cut short inside the engine."""
+    TAKEN_AWAY = "taken_away"
+    """It was ended here: its worker drains, or is thought dead."""
 
 
-class EngineTimeoutError(PointsmanError):
-    """The engine kept a request waiting beyond a limit."""
+class StreamReader(Protocol):
+    """Reads along a stream, and says which bytes go on to the client."""
+
+    @property
+    def events(self) -> int:
+        """Complete data events that this engine sent, without `[DONE]`."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last usage seen, of the client's whole answer."""
+
+    @property
+    def done(self) -> bool:
+        """`data: [DONE]` was seen."""
+
+    @property
+    def error(self) -> bool:
+        """An error event was seen."""
+
+    def feed(self, data: bytes) -> bytes:
+        """The next bytes of the body; returns what goes on."""
+
+    def flush(self) -> bytes:
+        """The stream has ended; returns what still goes on."""
+
+
+class TrackedReader(StreamReader, Protocol):
+    """A reader of a stream that could go on elsewhere: it stops at what would end the answer wrongly."""
+
+    @property
+    def fault(self) -> PointsmanError | None:
+        """Why the stream can't go on here."""
+
+    @property
+    def held(self) -> bytes:
+        """What came then; it goes to the client where nobody else goes on."""
 
 
 class Relay:
-    """Sink of one engine response. `done` resolves once, with how it ended."""
+    """Sink of one engine response. `done` resolves once, with how it ended.
+
+    Args:
+        reader: of a stream that may go on elsewhere; None: streams are only read along.
+        before: the relay of the same stream at the worker that it had before.
+    """
 
     __slots__ = (
+        "_before",
+        "_begun",
         "_clock",
         "_connection",
         "_exchange",
         "_first_ms",
         "_gap_s",
+        "_headers",
         "_kept",
         "_kept_bytes",
         "_last_data_s",
@@ -70,10 +132,13 @@ class Relay:
         "_loop",
         "_next_report",
         "_paused",
+        "_reader",
         "_reported_tokens",
         "_scanner",
+        "_started",
         "_timeouts",
         "_timer",
+        "_tracked",
         "_worker",
         "done",
         "error",
@@ -87,21 +152,29 @@ class Relay:
         ledger: Ledger,
         timeouts: Timeouts,
         clock: Clock,
+        reader: Callable[[Callable[[], None]], TrackedReader] | None = None,
+        before: Relay | None = None,
     ) -> None:
         self._exchange = exchange
         self._worker = worker
         self._ledger = ledger
         self._timeouts = timeouts
         self._clock = clock
+        self._reader = reader
+        self._before = before
         self._loop = asyncio.get_running_loop()
         self._connection: UpstreamConnection | None = None
-        self._scanner: StreamScanner | None = None
+        self._scanner: StreamReader | None = None
+        self._tracked: TrackedReader | None = None
+        self._headers: Headers = ()
+        self._begun = exchange.responder.started
         self._kept: list[bytes] | None = None
         self._kept_bytes = 0
         self._reported_tokens = 0
         self._next_report = 1
-        self._first_ms: float | None = None
-        self._gap_s = 0.0
+        self._started = False
+        self._first_ms: float | None = None if before is None else before._first_ms
+        self._gap_s = 0.0 if before is None else before._gap_s
         self._last_ms = 0.0
         self._last_data_s = 0.0
         self._paused = False
@@ -127,6 +200,42 @@ class Relay:
         if self._connection is not None:
             self._connection.abort()
 
+    def interrupt(self, reason: str, fault: Fault | None = None, *, goes_on: bool) -> None:
+        """Take the request away from its worker, which sees its client leave. Does nothing once it ended."""
+        if self.done.done():
+            return
+        if self._connection is not None:
+            self._connection.abort()
+        self._fail(InterruptedHereError(reason, fault, goes_on=goes_on))
+
+    def break_off(self, message: str) -> None:
+        """End a stream that nobody goes on with: the client must not take the answer for whole."""
+        responder = self._exchange.responder
+        if self._scanner is None and self._before is None:
+            responder.abort()
+        elif isinstance(self.error, CutShortError):
+            responder.finish()
+        else:
+            held = b"" if self._tracked is None else self._tracked.held
+            # An event that the client's SDK understands, then a proper end.
+            responder.write(held or b"data: " + error_body(502, message, code="stream_broken") + b"\n\n")
+            responder.finish()
+
+    def deliver(self) -> None:
+        """The client gets the engine's answer, which was held back."""
+        self._begin(self.status)
+        self._exchange.responder.write(b"".join(self._kept or ()))
+        self._exchange.responder.finish()
+
+    @property
+    def fault(self) -> Fault | None:
+        """In which way the worker failed; None: it did not."""
+        if self.error is not None:
+            return fault_of(self.error)
+        if self._scanner is not None and self._scanner.error:
+            return Fault.ERROR_EVENT
+        return fault_of_status(self.status)
+
     @property
     def usage(self) -> Usage | None:
         """What the engine reported, once the answer is complete."""
@@ -138,13 +247,33 @@ class Relay:
 
     @property
     def events(self) -> int:
-        """Events of the stream so far."""
-        return self._scanner.events if self._scanner is not None else 0
+        """Events of the stream so far; what an engine says again that another one said is not counted twice."""
+        before = 0 if self._before is None else self._before.events
+        return before + self._own_events
+
+    @property
+    def _own_events(self) -> int:
+        scanner = self._scanner
+        if scanner is None:
+            return 0
+        return scanner.events - getattr(scanner, "repeated", 0)
 
     @property
     def first_ms(self) -> float | None:
         """When the first event of a stream came; None for a plain answer, which has no first token to speak of."""
         return self._first_ms
+
+    @property
+    def idle_s(self) -> float:
+        """How long nothing came."""
+        return self._loop.time() - self._last_data_s
+
+    @property
+    def silent_ms(self) -> float | None:
+        """Since something came of a stream that has begun; None: it has not, or its client holds it up."""
+        if self._scanner is None or self._paused or not self._scanner.events or self.done.done():
+            return None
+        return 1000.0 * self.idle_s
 
     @property
     def gap_ms(self) -> float | None:
@@ -155,7 +284,7 @@ class Relay:
     def defect(self) -> Defect | None:
         """What was wrong with a stream that had begun."""
         if self.error is not None:
-            return Defect.TIMEOUT if isinstance(self.error, EngineTimeoutError) else Defect.ENGINE_LOST
+            return _defect(self.error)
         scanner = self._scanner
         if scanner is None:
             return None
@@ -173,26 +302,28 @@ class Relay:
     def on_head(self, status: int, headers: Headers) -> None:
         """Status and headers are kept as they are, but for those that belong to one connection."""
         self.status = status
+        self._headers = headers
         self._last_data_s = self._loop.time()
         self._arm(self._timeouts.idle_s, self._check_idle)
-        length = _content_length(headers)
-        if status < 300 and _is_event_stream(headers):
-            self._scanner = StreamScanner(hide_usage=self._exchange.adds_usage)
-            length = None
-        else:
+        if status >= 300 or not _is_event_stream(headers):
             self._kept = []
-        self._exchange.responder.start(status, relayed_headers(headers, self._exchange, self._worker), length=length)
+        elif self._reader is None:
+            self._scanner = StreamScanner(hide_usage=self._exchange.adds_usage)
+        else:
+            self._scanner = self._tracked = self._reader(self._fault_seen)
 
     def on_data(self, data: bytes) -> None:
         """Some bytes of the body."""
-        self._came()
         scanner = self._scanner
         if scanner is None:
+            self._came()
             self._keep(data)
-            self._exchange.responder.write(data)
             return
+        self._came()
         out = scanner.feed(data)
         if out:
+            if not self._begun:
+                self._begin(self.status)
             self._exchange.responder.write(out)
         if scanner.events >= self._next_report:
             self._report(scanner.events)
@@ -206,6 +337,8 @@ class Relay:
         self._came()
         out = scanner.feed(data)
         if out:
+            if not self._begun:
+                self._begin(self.status)
             self._exchange.responder.write(out, framed if out is data else None)
         if scanner.events >= self._next_report:
             self._report(scanner.events)
@@ -216,24 +349,70 @@ class Relay:
             self._gap_s = now_s - self._last_data_s
         self._last_data_s = now_s
 
+    def _begin(self, status: int) -> None:
+        """The first byte goes out. A stream that goes on elsewhere has begun already."""
+        self._begun = True
+        responder = self._exchange.responder
+        self._exchange.http_status = status
+        if not responder.started:
+            length = None if self._scanner is not None else _content_length(self._headers)
+            responder.start(status, relayed_headers(self._headers, self._exchange, self._worker), length=length)
+
     def _report(self, events: int) -> None:
         """The first token at once, later ones now and then: the ledger must not cost anything per chunk."""
+        tracked = self._tracked
+        if tracked is not None and tracked.fault is not None:
+            self._stop(tracked.fault)
+            return
         now_ms = self._clock()
-        if self._first_ms is None:
-            self._first_ms = now_ms
+        if not self._started:
+            self._started = True
+            if self._first_ms is None:
+                self._first_ms = now_ms
+            if self._before is not None:
+                self._gap_s = max(self._gap_s, self._last_data_s - self._before._last_data_s)
             self._ledger.apply(FirstToken(self._exchange.request.id, now_ms))
         else:
             self._ledger.apply(Progress(self._exchange.request.id, now_ms, events - self._reported_tokens))
             self._reported_tokens = events
         self._next_report = self._reported_tokens + PROGRESS_EVERY_TOKENS
 
+    def _fault_seen(self) -> None:
+        """The reader found why the stream can't go on; what came before that goes out first."""
+        self._next_report = 0
+
     def on_end(self) -> None:
         """The engine's answer is complete."""
         self._last_ms = self._clock()
-        if self._scanner is not None:
-            rest = self._scanner.flush()
-            if rest:
-                self._exchange.responder.write(rest)
+        scanner = self._scanner
+        if scanner is None:
+            self._end_plain()
+            return
+        rest = scanner.flush()
+        if rest:
+            self._begin(self.status)
+            self._exchange.responder.write(rest)
+        fault = None if self._tracked is None else self._tracked.fault
+        if fault is not None:
+            self._fail(fault)
+            return
+        if not self._begun:
+            self._begin(self.status)
+        self._exchange.responder.finish()
+        self._finish(Ending.COMPLETE)
+
+    def _end_plain(self) -> None:
+        if self._before is not None:
+            self._fail(
+                NotContinuedError(self.status, f"{self._worker} answered {self.status} to what was to go on there")
+            )
+            return
+        if not self._begun:
+            if self.status in HELD_BACK:
+                self._finish(Ending.HELD)
+                return
+            self._begin(self.status)
+            self._exchange.responder.write(b"".join(self._kept or ()))
         self._exchange.responder.finish()
         self._finish(Ending.COMPLETE)
 
@@ -243,20 +422,16 @@ class Relay:
 
     # ---- endings
 
+    def _stop(self, fault: PointsmanError) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+        self._fail(fault)
+
     def _fail(self, error: PointsmanError) -> None:
         self.error = error
-        responder = self._exchange.responder
-        if not responder.started:
-            self._finish(Ending.NOTHING_SENT)
-            return
         if self._scanner is not None:
-            # An event that the client's SDK understands, then a proper end: it must not take the answer for whole.
             self._scanner.flush()
-            responder.write(b"data: " + error_body(502, f"the stream broke: {error}", code="stream_broken") + b"\n\n")
-            responder.finish()
-        else:
-            responder.abort()
-        self._finish(Ending.BROKEN)
+        self._finish(Ending.BROKEN if self._exchange.responder.started else Ending.NOTHING_SENT)
 
     def _finish(self, ending: Ending) -> None:
         self._settle()
@@ -296,41 +471,60 @@ class Relay:
         self._timer = self._loop.call_later(seconds, callback)
 
     def _first_byte_late(self) -> None:
-        if self._deadline_passed():
-            self._late("the request's total time is over")
-        else:
-            self._late(f"no answer within {self._timeouts.first_byte_s:g} s")
+        if not self._deadline_passed():
+            self._late(EngineTimeoutError(f"no answer within {self._timeouts.first_byte_s:g} s from {self._worker}"))
 
     def _check_idle(self) -> None:
         """Runs once an idle limit, not once a chunk: what came meanwhile moves the limit."""
         if self._deadline_passed():
-            self._late("the request's total time is over")
             return
         left = self._last_data_s + self._timeouts.idle_s - self._loop.time()
         if self._paused:
             self._arm(self._timeouts.idle_s, self._check_idle)
         elif left <= 0:
-            self._late(f"no byte for {self._timeouts.idle_s:g} s")
+            self._late(EngineTimeoutError(f"no byte for {self._timeouts.idle_s:g} s from {self._worker}"))
         else:
             self._arm(left, self._check_idle)
 
     def _deadline_passed(self) -> bool:
         deadline = self._exchange.deadline_s
-        return deadline is not None and self._loop.time() >= deadline
+        if deadline is None or self._loop.time() < deadline:
+            return False
+        self._late(DeadlineError(f"the request's total time is over from {self._worker}"))
+        return True
 
-    def _late(self, message: str) -> None:
+    def _late(self, error: EngineTimeoutError) -> None:
         if self._connection is not None:
             self._connection.abort()
-        self._fail(EngineTimeoutError(f"{message} from {self._worker}"))
+        self._fail(error)
+
+    # ---- plain answers
 
     def _keep(self, data: bytes) -> None:
+        if self._before is not None:
+            return
+        if self._begun:
+            self._exchange.responder.write(data)
         if self._kept is None:
             return
         self._kept_bytes += len(data)
         if self._kept_bytes > MAX_BODY_KEPT_BYTES:
             self._kept = None
-        else:
-            self._kept.append(data)
+            return
+        self._kept.append(data)
+        if not self._begun and self._kept_bytes > MAX_BODY_HELD_BYTES:
+            self._begin(self.status)
+            self._exchange.responder.write(b"".join(self._kept))
+
+
+def _defect(error: PointsmanError) -> Defect:
+    if isinstance(error, EngineTimeoutError):
+        return Defect.TIMEOUT
+    if isinstance(error, ErrorEventError):
+        return Defect.ERROR_EVENT
+    if isinstance(error, CutShortError):
+        return Defect.NO_DONE
+    return Defect.TAKEN_AWAY if isinstance(error, InterruptedHereError) else Defect.ENGINE_LOST
 
 
 def _content_length(headers: Headers) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.secret import secret_of_environment
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.decisions.ring import MOST, MOST_BYTES
+from pointsman.edge.decisions.sampling import Sampling
 from pointsman.edge.prompts.hub_places import tokenizer_places
 from pointsman.edge.prompts.tokenizer_files import TokenizerPlaces
 from pointsman.edge.serving.failover import FailoverSettings
@@ -86,6 +88,15 @@ class FrontendSettings:
     tokenizer_places: TokenizerPlaces = field(default_factory=_nowhere)
     heartbeat_s: float = 5.0
     health_check: bool = True
+    client_sockets: tuple[socket.socket, ...] = ()
+    """To accept connections at, instead of `host` and `port`: somebody else listens there already."""
+    admin_sockets: tuple[socket.socket, ...] = ()
+    settle_s: float | None = None
+    """What engines get to be asked for the first time before the front end accepts connections; None: it does at once."""
+    shutdown_grace_s: float = 600.0
+    """What requests get to end when the front end stops or is replaced."""
+    ready_lag_s: float = 0.0
+    """How long it still takes requests then while it says that it is not ready."""
     drain_grace_s: float = 600.0
     """What requests at an engine that drains get to end."""
     drain_cut_after_s: float = 30.0
@@ -143,6 +154,8 @@ class FrontendSettings:
             tokenizer_places=tokenizer_places(environ or {}),
             heartbeat_s=plane.heartbeat_interval.s,
             health_check=plane.health_check_enabled,
+            shutdown_grace_s=plane.shutdown_grace.s,
+            ready_lag_s=0.0 if plane.ready_lag is None else plane.ready_lag.s,
             drain_grace_s=plane.drain_grace.s,
             drain_cut_after_s=plane.drain_cut_after.s,
             debug_headers=plane.debug_headers,
@@ -201,6 +214,11 @@ def _rollout(tree: ConfigTree) -> RolloutOrder | None:
         return None
     by = wanted.by or (By.REQUEST if tree.routing.route_key is None else By.SESSION)
     return RolloutOrder(wanted.policy, wanted.share.part, by, wanted.worse_by.part, wanted.auto_rollback)
+
+
+def sampling_of(log: DecisionLogSettings | None) -> Sampling:
+    """What is written of decisions."""
+    return Sampling() if log is None else Sampling(log.sample, log.state)
 
 
 def _decision_log(tree: ConfigTree) -> DecisionLogSettings | None:

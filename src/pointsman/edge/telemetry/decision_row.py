@@ -112,6 +112,10 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     slo_missed: list[str] = []
     """Promised times that were not kept: ttft, tpot."""
     attempts: int = 1
+    failed_at: list[str] = []
+    """Workers that failed it, or gave it away, before it went to the one above."""
+    migrations: int = 0
+    """Times that its stream went on elsewhere; the decision is the last one then, and says nothing of its first token."""
     dispatched_ms: float | None = None
     """From its arrival, as the next two."""
     first_token_ms: float | None = None

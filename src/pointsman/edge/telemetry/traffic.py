@@ -22,7 +22,9 @@ class Traffic:
     responses: Counter[tuple[str, int]] = field(default_factory=Counter)
     """(route, status sent to the client); 499 = the client left first."""
     retries: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """By fault of the engine that had it before."""
+    retries_refused: Counter[str] = field(default_factory=Counter)
+    """Requests that an engine failed and that were not sent again, by reason: see NoRetry in serving/retries."""
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(policy, what it did instead of what its name says)."""
     guards_lifted: int = 0
