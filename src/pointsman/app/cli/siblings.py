@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from pointsman.app.cli.bus_folder import ENDING as BUS_ENDING
 from pointsman.core.model.errors import ConfigError
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -124,6 +126,7 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _remove(lock: Path) -> None:
+    shutil.rmtree(lock.with_suffix(BUS_ENDING), ignore_errors=True)
     for file in (lock.with_suffix(".json"), lock.with_suffix(".new"), lock):
         with suppress(FileNotFoundError):
             file.unlink()

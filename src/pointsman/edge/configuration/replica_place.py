@@ -26,7 +26,7 @@ class ReplicaPlace(str):
             port = parts.port
         except ValueError:
             raise ValueError(cls.expected) from None
-        if parts.scheme != "tcp" or not parts.hostname or not port or text != f"tcp://{parts.netloc}":
+        if parts.scheme != "tcp" or not parts.hostname or port is None or text != f"tcp://{parts.netloc}":
             raise ValueError(cls.expected)
         if "@" in parts.netloc or not text.isascii() or any(c.isspace() for c in text):
             raise ValueError(cls.expected)

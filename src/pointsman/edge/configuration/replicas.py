@@ -20,7 +20,7 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
     """Other front ends of the same fleet. Those of one `serve --processes` find each other without it."""
 
     listen: Annotated[
-        ReplicaPlace | None, Meta(description="Where this one tells others of its load: `tcp://host:port`.")
+        ReplicaPlace | None, Meta(description="Where this one tells others of its load: `tcp://host:port`; with `etcd`, port 0 takes any.")
     ] = None
     peers: Annotated[
         tuple[ReplicaPlace, ...],
@@ -56,6 +56,9 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
                     raise KeyConflictError(key, "listen is missing: the others would hear nothing of this one")
         elif not self.peers and not self.etcd:
             raise KeyConflictError("listen", "who are the others? Name them in peers, or say etcd: true")
+        for key, place in (("listen", self.listen), *((f"peers[{i}]", one) for i, one in enumerate(self.peers))):
+            if place is not None and not place.port and not (key == "listen" and self.etcd and not self.advertise):
+                raise KeyConflictError(key, f"{place}: others can't know which port that will be; name one")
         if self.etcd and self.listen is not None and self.listen.is_anywhere and self.advertise is None:
             raise KeyConflictError("advertise", f"is missing: nobody can connect to {self.listen}")
         if self.secret is None and self.secret_env is None:

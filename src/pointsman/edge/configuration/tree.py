@@ -16,6 +16,7 @@ from pointsman.edge.configuration.etcd import Etcd
 from pointsman.edge.configuration.execution_group import ExecutionGroup
 from pointsman.edge.configuration.failover import Failover
 from pointsman.edge.configuration.metrics import Metrics
+from pointsman.edge.configuration.replicas import Replicas
 from pointsman.edge.configuration.routing import Routing
 from pointsman.edge.configuration.tenants import Tenants
 
@@ -33,6 +34,9 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
         Discovery()
     )
     etcd: Annotated[Etcd, Meta(description="Where an etcd is, for those sections that need one.")] = Etcd()
+    replicas: Annotated[
+        Replicas, Meta(description="Other front ends of the same fleet ([replicas.md](replicas.md)).")
+    ] = Replicas()
     routing: Annotated[Routing, Meta(description="Who decides, and by what.")] = Routing()
     auth: Annotated[Auth, Meta(description="Who may ask ([security.md](security.md)).")] = Auth()
     tenants: Annotated[
@@ -59,6 +63,8 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
                     raise KeyConflictError(f"execution-group.nodes[{i}].topology.{level}", no_such_level(level, levels))
         if self.discovery.etcd and not self.etcd.endpoints:
             raise KeyConflictError("discovery.etcd", "etcd.endpoints is missing: name the client ports of its members")
+        if self.replicas.etcd and not self.etcd.endpoints:
+            raise KeyConflictError("replicas.etcd", "etcd.endpoints is missing: name the client ports of its members")
         guards = self.routing.guards
         if guards.gpu_utilization_threshold is not None and not self.metrics.collect_gpu_utilization:
             raise KeyConflictError(

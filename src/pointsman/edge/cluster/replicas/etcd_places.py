@@ -26,8 +26,12 @@ _RELIST_S = 20.0
 class EtcdReplicas:
     """While etcd is away, those that are known stay known: whether they live they say themselves."""
 
-    def __init__(self, places: EtcdPlaces, replica: ReplicaId, again_s: float = _AGAIN_S) -> None:
-        self._places = places
+    def __init__(
+        self, places: EtcdPlaces, replica: ReplicaId, port: int | None = None, again_s: float = _AGAIN_S
+    ) -> None:
+        """`port`: that was taken, where the place to advertise has none."""
+        advertise = ReplicaPlace(places.advertise)
+        self._place = advertise if advertise.port or port is None else advertise.with_port(port)
         self._prefix = places.prefix.encode()
         self._replica = replica
         self._again_s = again_s
@@ -65,7 +69,7 @@ class EtcdReplicas:
 
     async def _register(self) -> None:
         lease = await self._client.grant(TTL_S)
-        await self._client.put(self._prefix + self._replica.encode(), self._places.advertise.encode(), lease=lease.id)
+        await self._client.put(self._prefix + self._replica.encode(), self._place.encode(), lease=lease.id)
         self._well()
         why = await keep_lease(self._client, lease, time.monotonic)
         raise EtcdUnreachableError(f"the lease of this replica is lost: {why}")

@@ -68,7 +68,7 @@ class Replication:
         listen = [settings.listen] if settings.listen is not None else []
         if self._siblings is not None:
             listen.append(self._siblings.own)
-        return ZmqTransport(listen, settings.peers, secret=settings.secret)
+        return ZmqTransport(listen, settings.peers, secret=settings.secret, patient=settings.patient)
 
     async def start(self) -> None:
         """Listen and speak. Raises EngineError that names the place that can't be used."""
@@ -79,7 +79,7 @@ class Replication:
             work = self._siblings.run(lambda places: self._follow("folder", places))
             self._tasks.append(asyncio.create_task(work, name="siblings"))
         if self._settings.etcd is not None:
-            self._etcd = EtcdReplicas(self._settings.etcd, self._replicas.replica)
+            self._etcd = EtcdReplicas(self._settings.etcd, self._replicas.replica, self._port())
             work = self._etcd.run(lambda places: self._follow("etcd", places))
             self._tasks.append(asyncio.create_task(work, name="replicas in etcd"))
 
@@ -91,6 +91,10 @@ class Replication:
         self._tasks.clear()
         if self._replicas is not None:
             await self._replicas.close()
+
+    def _port(self) -> int | None:
+        """That was taken where any would do."""
+        return None if self._zmq is None else self._zmq.port
 
     def _follow(self, origin: str, places: Collection[str]) -> None:
         if self._found.get(origin) == places:

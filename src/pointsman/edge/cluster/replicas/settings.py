@@ -34,6 +34,8 @@ class ReplicaSettings:
     folder: Path | None = None
     """Of this user alone, where front ends of one host find each other's sockets."""
     etcd: EtcdPlaces | None = None
+    patient: bool = False
+    """A place that is taken is tried again: it is of the front end that this one replaces."""
     timing: BusTiming = field(default_factory=BusTiming)
 
     @property

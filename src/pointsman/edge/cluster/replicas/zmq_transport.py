@@ -1,4 +1,4 @@
-"""ZmqTransport: messages between replicas over ZeroMQ. Each publishes at places of its own and subscribes at all others'.
+"""ZmqTransport: messages between replicas over ZeroMQ. Each publishes at its own places and subscribes at all others'.
 
 Between hosts both sides prove that they know the fleet's secret, and everything is encrypted (CURVE): what is told are
 hashes of prompts and names of tenants. All replicas have one pair of keys, made from the secret, so whoever does not
@@ -8,6 +8,7 @@ know the secret knows neither the public key that a client has to know nor the p
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 import time
@@ -29,6 +30,7 @@ _MOST_MESSAGES = 4_096
 """That wait at a socket for a replica; what comes then is dropped, and it asks for everything later."""
 _SLICE_S = 0.005
 """So long the event loop reads what came, then it lets others."""
+_BIND_AGAIN_S = 0.5
 _LINGER_MS = 200
 """For the goodbye."""
 _RECONNECT_MS, _RECONNECT_MOST_MS = 100, 2_000
@@ -45,9 +47,21 @@ class ZmqTransport:
         listen: endpoints that others can subscribe at, `tcp://host:port` or `ipc://path`.
         peers: endpoints of others; one's own may be among them.
         secret: known to all replicas; None: nobody has to prove anything, for sockets that only this user can reach.
+        patient: a place that is taken is tried again until it is free; until then others don't hear us there.
     """
 
-    def __init__(self, listen: Collection[str], peers: Iterable[str] = (), *, secret: str | None = None) -> None:
+    def __init__(
+        self,
+        listen: Collection[str],
+        peers: Iterable[str] = (),
+        *,
+        secret: str | None = None,
+        patient: bool = False,
+    ) -> None:
+        self._patient = patient
+        self._bind_again: dict[str, asyncio.TimerHandle] = {}
+        self.port: int | None = None
+        """Of the first TCP endpoint."""
         self._listen = tuple(listen)
         self._peers = dict.fromkeys(peers)
         self._keys = None if secret is None else fleet_keys(secret)
@@ -71,7 +85,7 @@ class ZmqTransport:
             publisher.curve_server = True
         for endpoint in self._listen:
             try:
-                publisher.bind(endpoint)
+                self._bind(publisher, endpoint)
             except zmq.ZMQError as error:
                 await self.close()
                 raise EngineError(
@@ -108,13 +122,6 @@ class ZmqTransport:
             else:
                 self._peers[peer] = None
 
-    @property
-    def listen(self) -> tuple[str, ...]:
-        """Where others can subscribe, with the ports that were taken."""
-        if self._publisher is None or len(self._listen) != 1:
-            return self._listen
-        return (self._publisher.get_string(zmq.LAST_ENDPOINT).rstrip("\0"),)
-
     def send(self, frames: list[bytes]) -> bool:
         """To all that are connected. What a slow one does not take is dropped for it alone, and it will notice."""
         if self._publisher is None:
@@ -128,8 +135,10 @@ class ZmqTransport:
     async def close(self) -> None:
         """Close all; what was sent last gets a moment to go out."""
         loop = asyncio.get_running_loop()
-        if self._again is not None:
-            self._again.cancel()
+        for handle in (self._again, *self._bind_again.values()):
+            if handle is not None:
+                handle.cancel()
+        self._bind_again.clear()
         for watched, monitor, _ in self._monitors:
             loop.remove_reader(monitor.fileno())
             watched.disable_monitor()
@@ -147,6 +156,24 @@ class ZmqTransport:
             await asyncio.to_thread(context.term)
 
     # ---- inside
+
+    def _bind(self, publisher: zmq.Socket[bytes], endpoint: str) -> None:
+        try:
+            publisher.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != errno.EADDRINUSE or not self._patient:
+                raise
+            if endpoint not in self._bind_again:
+                _log.info("replicas: %s is taken, by the front end that this one replaces: waiting for it", endpoint)
+            loop = asyncio.get_running_loop()
+            self._bind_again[endpoint] = loop.call_later(_BIND_AGAIN_S, self._bind, publisher, endpoint)
+            return
+        if self._bind_again.pop(endpoint, None) is not None:
+            _log.info("replicas: listening at %s now", endpoint)
+        if self.port is None and endpoint.startswith("tcp:"):
+            bound = publisher.getsockopt(zmq.LAST_ENDPOINT)
+            assert isinstance(bound, bytes)
+            self.port = int(bound.rstrip(b"\0").rpartition(b":")[2])
 
     def _socket(self, context: Context, kind: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = context.socket(kind)
