@@ -115,13 +115,13 @@ class EmbeddedRunner:
         self._begin()
 
     def _failed(self, work: Work, error: BaseException) -> None:
-        """Everybody's blocks may be shared with those that the step did not fill: all requests and the cache are lost."""
+        """Blocks that the step did not fill may be shared already: all requests and the cache are lost."""
         _log.error("a step failed; all requests are ended and the cache is emptied: %r", error, exc_info=error)
         for sequence in work.wanting:
             sequence.chosen = _NOTHING
         self.engine.finish(self.now_ms())
-        for sequence in self.engine.model.requests():
-            self.engine.model.abort_sequence(sequence)
+        for held in self.engine.model.requests():
+            self.engine.model.abort_sequence(held)
         self.reset_prefix_cache()
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
