@@ -147,7 +147,7 @@ def test_made_clusters_can_be_placed_on(capsys: Captured, tmp_path: Path) -> Non
     file = tmp_path / "c.yaml"
     options = ("--nodes", 32, "--nodes-per-nvswitch", 4, "--used", 0.2, "--down", 0.1, "--kinds", "H100=3,A100")
     assert _run("place", "make-cluster", file, *options) == 0
-    assert "32 nodes, 256 GPUs, 4 racks, 1 zones" in capsys.readouterr().out
+    assert "32 nodes, 256 GPUs, 4 racks, 1 zone, " in capsys.readouterr().out
     again = tmp_path / "again.yaml"
     assert _run("place", "make-cluster", again, *options) == 0
     assert again.read_text() == file.read_text()
@@ -215,7 +215,27 @@ def test_every_file_of_place_can_be_piped_but_only_one_at_a_time(
             ["make-cluster", "x.yaml", "--nodes", "8", "--nodes-per-nvswitch", "3"],
             "nodes_per_nvswitch is 3; a divisor of 8",
         ),
-        (["make-cluster", "x.yaml", "--nodes", "8", "--cpu-per-gpu", "x"], "expected CPUs, such as 8"),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--cpu-per-gpu", "x"], "--cpu-per-gpu x: expected CPUs, such as 8"),
+        (
+            ["make-cluster", "x.yaml", "--nodes", "8", "--cpu-per-gpu", "1e15"],
+            "cpu_milli_per_gpu is 1000000000000000",
+        ),
+        (
+            ["make-cluster", "x.yaml", "--nodes", "8", "--memory-per-gpu", "-1"],
+            "--memory-per-gpu -1: expected",
+        ),
+        (
+            ["make-cluster", "x.yaml", "--nodes", "8", "--kinds", "A=nan"],
+            "--kinds A=nan: 'A=nan': expected KIND",
+        ),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--kinds", "A,B=1e308"], "each weight above 0, at most 1,000,000"),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--kinds", ""], "--kinds : '': expected KIND=WEIGHT"),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--used", "nan"], "'--used': nan: expected a share from 0 to 1"),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--down", "1.1"], "'--down': 1.1: expected a share from 0 to 1"),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--cordoned", "inf"], "'--cordoned': inf: expected a share"),
+        (["make-cluster", "x.yaml", "--nodes", "1e9"], "'--nodes': '1e9' is not a valid integer"),
+        (["make-cluster", "x.yaml", "--nodes", "8", "--racks-per-zone", "9" * 30], "is not in the range 1<=x<=100000"),
+        (["--cluster", CLUSTER, "--deployment", CHAT, "--budget", f"{'9' * 400}s"], "expected a duration above 0"),
     ],
 )
 def test_bad_calls_say_what_to_do(

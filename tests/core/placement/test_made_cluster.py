@@ -57,8 +57,11 @@ def test_a_full_cluster_can_be_made() -> None:
         {"nodes_per_nvswitch": 3},
         {"memory_bytes_per_gpu": 10**18},
         {"cpu_milli_per_gpu": 10**18},
+        {"cpu_milli_per_gpu": -1},
+        {"kinds": (("A", float("nan")),)},
+        {"kinds": (("A", 1e308), ("B", 1e308))},
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(PlacementError, match=r"expected|weight"):
+    with pytest.raises(PlacementError, match=r"expected|weight|any machine"):
         MadeCluster(**{"nodes": 8, **wrong})  # type: ignore[arg-type]

@@ -88,6 +88,26 @@ def test_odd_words_read_back() -> None:
         ("nodes: [{name: a}]\npods:\n  - {node: b}", "c.yaml:3: pods[0].node: there is no node b"),
         ("nodes: [{name: a, gpus: 2}]\npods: [{node: a, devices: [2]}]", "pods[0].devices: node a has 2 GPUs, none"),
         ("topology: [{name: node, label: x}]\nnodes: [{name: a}]", "level 'node' is always there"),
+        ("nodes:\n  - {name: a, gpus: .nan}", "c.yaml:2: nodes[0].gpus: expected an integer from 0 to 1024"),
+        ("nodes:\n  - {name: a, gpus: 1e3}", "c.yaml:2: nodes[0].gpus: expected an integer from 0 to 1024"),
+        ("nodes:\n  - {name: a, count: 0}", "c.yaml:2: nodes[0].count: expected an integer from 1 to 100000"),
+        ("nodes:\n  - {name: a, cpu: .inf}", "c.yaml:2: nodes[0].cpu: expected CPUs"),
+        ("nodes:\n  - {name: a, cpu: 1e18}", "c.yaml:2: nodes[0].cpu: expected CPUs"),
+        ("nodes:\n  - {name: a, memory: -1}", "c.yaml:2: nodes[0].memory: expected an amount of memory"),
+        (
+            "nodes: [{name: a, domains: {r: 0}}]\ntopology: [{name: r, label: r}]",
+            "nodes[0].domains.r: expected",
+        ),
+        ("nodes: [{name: a, count: 9, memory: 1Ei}]", "memory of all nodes add up to 1e+19 thousandths or bytes"),
+        (
+            "nodes: [{name: a}]\npods: [" + "{node: a, cpu: 1e15}, " * 5 + "]",
+            "of all pods of others add up to 5e+18",
+        ),
+        (
+            "nodes: [{name: a, count: 100000}, {name: b, count: 100000}, {name: c}]",
+            "c.yaml:1: nodes: 200,001 nodes together; at most 200,000 are expected",
+        ),
+        ("topology: [{name: r, label: r, cost: 1e300}]\nnodes: [{name: a}]", "topology[0].cost: expected an integer"),
     ],
 )
 def test_bad_files_name_line_key_and_what_was_expected(text: str, message: str) -> None:

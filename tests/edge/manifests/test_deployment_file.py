@@ -100,6 +100,17 @@ _ROLES = "roles: {prefill: {replicas: 1}, decode: {replicas: 1}}"
             "name: a\nroles:\n  w: {replicas: 1, pods_per_replica: 0}",
             "pods_per_replica: expected an integer from 1 to 10000",
         ),
+        (
+            "name: a\nroles:\n  w: {replicas: {min: 0, max: 20000}, pods_per_replica: 6}",
+            "d:2: roles: 120,000 pods together with all elastic replicas; at most 100,000 are expected",
+        ),
+        ("name: a\nroles:\n  w: {replicas: .inf}", "d:3: replicas: expected a number of at least 1"),
+        ("name: a\nroles:\n  w: {replicas: {min: -1, max: 2}}", "replicas.min: expected an integer from 0 to"),
+        ("name: a\nroles:\n  w: {replicas: {min: .nan, max: 2}}", "replicas.min: expected an integer from 0 to"),
+        ("name: a\nroles:\n  w: {replicas: 1, resources: {gpus: .nan}}", "resources.gpus: expected a whole number"),
+        ("name: a\nroles:\n  w: {replicas: 1, resources: {gpus: 1e17}}", "resources.gpus: expected a whole number"),
+        ("name: a\nroles:\n  w: {replicas: 1, resources: {cpu: -.inf}}", "resources.cpu: expected CPUs"),
+        (f"name: a\nmin_runtime: {'9' * 400}s\nroles:\n  w: {{replicas: 1}}", "d:2: min_runtime: expected a duration"),
         ("name: a\nroles:\n  w: {replicas: 1, stage: encode}", "stage: expected one of prefill, decode, other"),
         ("name: a\nroles:\n  w: {replicas: 1, tolerations: [{value: x}]}", "tolerations[0].key: is missing"),
         (

@@ -49,7 +49,7 @@ def _cluster(state: ClusterState) -> str:
     levels = ", ".join(state.topology.names)
     without = f" ({down:,} down or cordoned)" if down else ""
     return (
-        f"{_counted(len(state.nodes), 'node')}{without}, {_counted(gpus, 'GPU')}, {free:,.10g} of them free; "
+        f"{counted(len(state.nodes), 'node')}{without}, {counted(gpus, 'GPU')}, {free:,.10g} of them free; "
         f"levels, near to far: {escape(levels)}"
     )
 
@@ -58,7 +58,7 @@ def _print_placed(console: Console, state: ClusterState, placement: Placement, n
     if not placement.pods:
         console.print(f"{name}: nothing of it is placed: its floors are 0, and none of its elastic replicas has room")
         return
-    spread = ", ".join(_counted(each.domains, each.level) for each in placement.spread)
+    spread = ", ".join(counted(each.domains, each.level) for each in placement.spread)
     console.print(f"{name}: placed on {escape(spread)}; {_statement(placement)} ({placement.elapsed_s:.2f} s)")
     elastic = [
         f"{group.name} {placement.replicas[group.name]} of {group.max_replicas} (floor {group.min_replicas})"
@@ -82,7 +82,8 @@ def _print_placed(console: Console, state: ClusterState, placement: Placement, n
         console.print(f"  … {len(rows) - _MOST_ROWS:,} more lines; --json has all")
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """`1 node`, `2,000 switches`."""
     plural = "es" if what.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{count:,} {what}{plural if count != 1 else ''}"
 

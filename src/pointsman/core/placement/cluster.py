@@ -92,9 +92,14 @@ class ForeignPod:
             )
 
 
+MOST_TOGETHER = 2**62
+"""Thousandths of CPUs or bytes: sums of what nodes have are whole numbers of 64 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes, each name once, and pods of others on them. Raises PlacementError otherwise."""
+    """Nodes, each name once, and pods of others on them. Raises PlacementError otherwise, and for more of anything than
+    can be counted."""
 
     nodes: tuple[Node, ...]
     pods: tuple[ForeignPod, ...] = ()
@@ -108,3 +113,14 @@ class Cluster:
         for pod in self.pods:
             if pod.node not in names:
                 raise PlacementError(f"pod {pod.namespace}/{pod.name} is on node {pod.node}, which the cluster lacks")
+        for name, all_of in (
+            ("CPUs of all nodes", sum(node.cpu_milli for node in self.nodes)),
+            ("memory of all nodes", sum(node.memory_bytes for node in self.nodes)),
+            ("CPUs of all pods of others", sum(pod.requests.cpu_milli for pod in self.pods)),
+            ("memory of all pods of others", sum(pod.requests.memory_bytes for pod in self.pods)),
+        ):
+            if all_of > MOST_TOGETHER:
+                raise PlacementError(
+                    f"{name} add up to {all_of:.2g} thousandths or bytes; at most {MOST_TOGETHER:.2g} is expected, so "
+                    "an amount seems to be wrong"
+                )

@@ -17,6 +17,7 @@ RACK = Level("rack", "topology.kubernetes.io/rack")
 ZONE = Level("zone", "topology.kubernetes.io/zone")
 MOST_OF_A_NODE = 2**60
 """Milli-CPUs or bytes; files of clusters take no more."""
+MOST_WEIGHT = 1_000_000
 _POD_GPUS = (1, 2, 4, 8)
 _POD_WEIGHTS = np.array([0.5, 0.2, 0.15, 0.15])
 """Most pods of others are small; so is what they leave on a node."""
@@ -50,12 +51,15 @@ class MadeCluster:
         for name in ("used_share", "cordoned_share", "down_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise PlacementError(f"{name} is {getattr(self, name)}; a share from 0 to 1 is expected")
-        if not self.kinds or any(not kind or not 0 < weight < float("inf") for kind, weight in self.kinds):
-            raise PlacementError("kinds are names of GPUs, each with a weight above 0")
+        if not self.kinds or any(not kind or not 0 < weight <= MOST_WEIGHT for kind, weight in self.kinds):
+            raise PlacementError(f"kinds are names of GPUs, each with a weight above 0, at most {MOST_WEIGHT:,}")
         if len({kind for kind, _ in self.kinds}) < len(self.kinds):
             raise PlacementError("a kind of GPU is there twice; each is expected once, with its weight")
-        if self.gpus * max(self.cpu_milli_per_gpu, self.memory_bytes_per_gpu) > MOST_OF_A_NODE:
-            raise PlacementError("a node would have more CPUs or memory than any machine; expected less for each GPU")
+        for name in ("cpu_milli_per_gpu", "memory_bytes_per_gpu"):
+            if not 0 <= self.gpus * getattr(self, name) <= MOST_OF_A_NODE:
+                raise PlacementError(
+                    f"{name} is {getattr(self, name)}; with {self.gpus} GPUs a node would have more than any machine"
+                )
         if self.nodes_per_nvswitch and self.nodes_per_rack % self.nodes_per_nvswitch:
             raise PlacementError(
                 f"nodes_per_nvswitch is {self.nodes_per_nvswitch}; a divisor of {self.nodes_per_rack}, the nodes of a "

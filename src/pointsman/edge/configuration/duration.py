@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,7 +32,7 @@ class Duration:
         if match is None or match[2] not in _SECONDS_PER_UNIT:
             raise ValueError(cls.expected)
         seconds = float(match[1]) * _SECONDS_PER_UNIT[match[2]]
-        if seconds <= 0:
+        if not 0 < seconds < math.inf:
             raise ValueError(cls.expected)
         return cls(seconds)
 

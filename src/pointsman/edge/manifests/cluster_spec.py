@@ -12,6 +12,8 @@ from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.manifests.deployment_spec import Effect
 from pointsman.edge.manifests.quantity import Cpu, Gpus, Memory
 
+MOST_NODES = 200_000
+
 
 class LevelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One level of closeness."""
@@ -89,6 +91,9 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     pods: Annotated[tuple[PodSpec, ...], Meta(description="Pods of others.")] = ()
 
     def __post_init__(self) -> None:
+        nodes = sum(node.count or 1 for node in self.nodes)
+        if nodes > MOST_NODES:
+            raise KeyConflictError("nodes", f"{nodes:,} nodes together; at most {MOST_NODES:,} are expected")
         levels = [level.name for level in self.topology]
         gpus_of: dict[str, int] = {}
         for number, node in enumerate(self.nodes):

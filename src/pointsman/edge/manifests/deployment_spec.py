@@ -12,6 +12,8 @@ from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.manifests.quantity import Cpu, Gpus, Memory
 
+MOST_PODS = 100_000
+"""Of a deployment: no Kubernetes cluster runs many more."""
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
@@ -115,7 +117,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(min_length=1, description="Its name, another one for each deployment.")]
     model: Annotated[str | None, Meta(description="What it serves; for people.")] = None
-    queue: Annotated[str, Meta(min_length=1, description="Whose quota it counts against (`place simulate`).")] = (
+    queue: Annotated[str, Meta(min_length=1, description="Whose quota it counts against (`place --queues`).")] = (
         "default"
     )
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31, description="Of several, the higher one is placed first.")] = 0
@@ -128,6 +130,11 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.roles:
             raise KeyConflictError("roles", "is empty; name at least one role")
+        pods = sum(role.replicas.max * role.pods_per_replica for role in self.roles.values())
+        if pods > MOST_PODS:
+            raise KeyConflictError(
+                "roles", f"{pods:,} pods together with all elastic replicas; at most {MOST_PODS:,} are expected"
+            )
         for number, near in enumerate(self.near):
             unknown = next((role for role in near.roles if role not in self.roles), None)
             if unknown is not None:

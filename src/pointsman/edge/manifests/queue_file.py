@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from pointsman.core.model.errors import ConfigError, PlacementError
 from pointsman.core.placement.queues.amounts import Allowance
-from pointsman.core.placement.queues.tree import ROOT, Queue, QueueTree
+from pointsman.core.placement.queues.tree import LEAST_WEIGHT, MOST_DEPTH, MOST_WEIGHT, ROOT, Queue, QueueTree
 from pointsman.edge.configuration.build import build
+from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.nodes import MappingNode, parse_documents
 from pointsman.edge.manifests.manifest_text import read_manifest
@@ -40,10 +41,20 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
     )
     limit: Annotated[AllowanceSpec, Meta(description="What it may have at most.")] = AllowanceSpec()
     over_quota_weight: Annotated[
-        float, Meta(ge=0, description="Its part of what nobody is owed, beside its siblings'.")
+        float,
+        Meta(
+            ge=0,
+            le=MOST_WEIGHT,
+            description="Its part of what nobody is owed, beside its siblings'; 0: nothing, else 0.001 or more.",
+        ),
     ] = 1.0
     priority: Annotated[
-        int, Meta(description="What nobody is owed goes to siblings of the highest priority first.")
+        int,
+        Meta(
+            ge=-(2**31),
+            le=2**31,
+            description="What nobody is owed goes to siblings of the highest priority first.",
+        ),
     ] = 0
     preempt_min_runtime: Annotated[
         Duration | None, Meta(description="Its gangs are left alone for so long by others of the same queue.")
@@ -52,11 +63,39 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
         Duration | None, Meta(description="Its gangs are left alone for so long by other queues.")
     ] = None
 
+    def __post_init__(self) -> None:
+        if not (self.over_quota_weight == 0 or LEAST_WEIGHT <= self.over_quota_weight <= MOST_WEIGHT):
+            raise KeyConflictError(
+                "over_quota_weight", f"expected 0, or {LEAST_WEIGHT} to {MOST_WEIGHT}, not {self.over_quota_weight}"
+            )
+
 
 class QueuesSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All queues of a cluster."""
 
     queues: Annotated[tuple[QueueSpec, ...], Meta(min_length=1, description="The queues, in any order.")]
+
+    def __post_init__(self) -> None:
+        parent_of: dict[str, str] = {}
+        for number, queue in enumerate(self.queues):
+            if queue.name in parent_of:
+                raise KeyConflictError(f"queues[{number}].name", f"there is a queue {queue.name} already; rename one")
+            parent_of[queue.name] = queue.parent or ROOT
+        for number, queue in enumerate(self.queues):
+            if queue.parent and queue.parent not in parent_of:
+                raise KeyConflictError(f"queues[{number}].parent", f"there is no queue {queue.parent!r}; add it")
+        for number, queue in enumerate(self.queues):
+            up, above = parent_of[queue.name], {queue.name}
+            while up != ROOT and up not in above and len(above) <= MOST_DEPTH:
+                above.add(up)
+                up = parent_of[up]
+            if up != ROOT:
+                raise KeyConflictError(
+                    f"queues[{number}].parent",
+                    f"its parents go in a circle ({up} is one of them twice); leave one out"
+                    if up in above
+                    else f"there are more than {MOST_DEPTH} queues above it; make the tree flatter",
+                )
 
 
 def read_queues(path: Path) -> QueueTree:

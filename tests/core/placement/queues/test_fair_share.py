@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,8 +77,13 @@ def test_bad_trees_are_refused_by_name() -> None:
         QueueTree((Queue("a", "x"),))
     with pytest.raises(PlacementError, match="circle"):
         QueueTree((Queue("a", "b"), Queue("b", "a")))
-    with pytest.raises(PlacementError, match="over_quota_weight is -1"):
-        Queue("a", over_quota_weight=-1)
+    for weight in (-1, float("nan"), float("inf"), 1e-4, 1e7):
+        with pytest.raises(PlacementError, match=re.escape(f"over_quota_weight is {weight}; 0, or 0.001 to 1,000,000")):
+            Queue("a", over_quota_weight=weight)
+    chain = tuple(Queue(f"q{at}", f"q{at - 1}" if at else "") for at in range(34))
+    assert QueueTree(chain[:33]).paths["q32"][-1] == "q0"
+    with pytest.raises(PlacementError, match="queue q33: at most 32 queues above"):
+        QueueTree(chain)
     with pytest.raises(PlacementError, match="gpu_milli is -1"):
         Allowance(-1)
 

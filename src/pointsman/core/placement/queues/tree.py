@@ -13,6 +13,10 @@ from pointsman.core.placement.queues.amounts import Allowance
 ROOT = ""
 """The cluster itself, as parent of the topmost queues."""
 DEFAULT_QUEUE = "default"
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000
+"""Of a queue that gets anything: shares count weights in thousandths."""
+MOST_DEPTH = 32
+"""Queues above a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,12 @@ class Queue:
     def __post_init__(self) -> None:
         if not self.name:
             raise PlacementError("a queue has no name")
-        for name in ("over_quota_weight", "preempt_min_runtime_s", "reclaim_min_runtime_s"):
+        weight = self.over_quota_weight
+        if not (weight == 0 or LEAST_WEIGHT <= weight <= MOST_WEIGHT):
+            raise PlacementError(
+                f"queue {self.name}: over_quota_weight is {weight}; 0, or {LEAST_WEIGHT} to {MOST_WEIGHT:,} is expected"
+            )
+        for name in ("preempt_min_runtime_s", "reclaim_min_runtime_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise PlacementError(f"queue {self.name}: {name} is {value}; 0 or more is expected")
@@ -45,20 +54,22 @@ class Queue:
 
 @dataclass(frozen=True)
 class QueueTree:
-    """All queues. Raises PlacementError for names that are there twice, parents that are not, and circles."""
+    """All queues. Raises PlacementError for names that are there twice, parents that are not, circles, and trees that
+    are too deep."""
 
     queues: tuple[Queue, ...]
 
     def __post_init__(self) -> None:
-        names = [queue.name for queue in self.queues]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice:
-            raise PlacementError(f"queue {twice} is there twice; every queue needs a name of its own")
+        names: set[str] = set()
+        for queue in self.queues:
+            if queue.name in names:
+                raise PlacementError(f"queue {queue.name} is there twice; every queue needs a name of its own")
+            names.add(queue.name)
         for queue in self.queues:
             if queue.parent != ROOT and queue.parent not in names:
+                there = ", ".join(each.name for each in self.queues)
                 raise PlacementError(
-                    f"queue {queue.name}: its parent {queue.parent!r} is not there; one of {', '.join(names)} "
-                    "is expected, or nothing"
+                    f"queue {queue.name}: its parent {queue.parent!r} is not there; one of {there} is expected, or none"
                 )
         for queue in self.queues:
             seen = {queue.name}
@@ -66,6 +77,8 @@ class QueueTree:
             while up != ROOT:
                 if up in seen:
                     raise PlacementError(f"queue {queue.name}: its parents go in a circle ({up} is one of them twice)")
+                if len(seen) > MOST_DEPTH:
+                    raise PlacementError(f"queue {queue.name}: at most {MOST_DEPTH} queues above a queue are expected")
                 seen.add(up)
                 up = self.by_name[up].parent
 
