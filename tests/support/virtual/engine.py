@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
+from pointsman.edge.engines.sim.api_routes import ApiRoutes
 from pointsman.edge.engines.sim.faults import Faults
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.wire.http1_server import IncomingRequest, Responder
 from support.virtual.loop import VirtualLoop
 from support.virtual.network import HOST
 
 PORT = 8000
+_LABELS = '{engine="0",model_name="sim"}'
+
+
+def _page(running: str, waiting: str, kv_use: str) -> bytes:
+    """A page of metrics as vLLM has it."""
+    return (
+        f"vllm:num_requests_running{_LABELS} {running}\nvllm:num_requests_waiting{_LABELS} {waiting}\n"
+        f"vllm:kv_cache_usage_perc{_LABELS} {kv_use}\nprocess_start_time_seconds 1.7e+09\n"
+    ).encode()
+
+
+LIES = (
+    _page("0", "0", "0"),
+    _page("-5", "NaN", "-1"),
+    _page("1e300", "1e300", "77"),
+    b"<html>Welcome to nginx!</html>",
+)
+"""Idle, impossible, overfull, not metrics at all."""
 PROFILE = str(Path(__file__).parent / "profile.yaml")
 
 
@@ -84,7 +106,29 @@ class VirtualEngine:
     def set_faults(self, **faults: object) -> None:
         """As `POST /sim/faults`."""
         assert self.server is not None
-        self.server.state.set_faults(Faults(**faults))  # type: ignore[arg-type]
+        self.server.state.set_faults(msgspec.convert(faults, Faults))
+
+    async def move(self, address: str) -> None:
+        """A new process at another address, and its name with it."""
+        self.kill()
+        self.address = address
+        self.settings = replace(self.settings, host=address)
+        self.loop.network.name(f"{self.name}.engines", address)
+        await self.start()
+
+    def lie(self, since_s: float | None) -> None:
+        """Metrics say what is not so, something else every ten seconds; None: the truth again."""
+        assert self.server is not None
+        routes = self.server._routes
+        if since_s is None:
+            routes["GET", "/metrics"] = ApiRoutes(self.server.state).metrics
+            return
+
+        async def lying(request: IncomingRequest, responder: Responder) -> None:
+            lie = LIES[int((self.loop.time() - since_s) / 10.0) % len(LIES)]
+            responder.send(200, ((b"content-type", b"text/plain; version=0.0.4"),), lie)
+
+        routes["GET", "/metrics"] = lying
 
     # ---- what is in it
 

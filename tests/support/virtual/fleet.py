@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp.connector
 
+from pointsman.core.model.replica import NO_SHARE
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.sim.settings import SimSettings
 from pointsman.edge.serving.frontend import Frontend
@@ -120,6 +121,34 @@ class VirtualFleet:
             "temperature": 0,
             "stream_options": {"include_usage": True},
         } | fields
+
+    async def truth(self, bodies: list[dict[str, Any]]) -> list[Answer]:
+        """What an engine that nobody disturbs answers."""
+        address = "10.0.9.1"
+        oracle = VirtualEngine(
+            self.loop,
+            "oracle",
+            address,
+            replace(self.engines[0].settings, host=address, profile="instant", kv_events=None),
+        )
+        await oracle.start()
+        answers = [await self.client.ask(oracle.url, "POST", "/v1/chat/completions", body) for body in bodies]
+        await oracle.close()
+        return answers
+
+    def at_rest(self) -> list[str]:
+        """What is still counted anywhere; empty: nothing."""
+        left = []
+        for number, frontend in enumerate(self.frontends):
+            fleet = frontend.ledger.snapshot()
+            if fleet.running or fleet.waiting:
+                left.append(f"front end {number}: {fleet.running} running, {fleet.waiting} waiting")
+            for worker in fleet.workers:
+                counts = (worker.running, worker.sequences, worker.prefill_tokens, worker.kv_tokens)
+                if any(counts) or worker.others != NO_SHARE:
+                    left.append(f"front end {number}, {worker.id}: {counts}, of others {worker.others}")
+        left += [f"{engine.name}: {engine.running} sequences" for engine in self.engines if engine.running]
+        return left
 
     async def status(self, frontend: Frontend) -> Any:
         """The document that `pointsman status` shows."""

@@ -1,0 +1,39 @@
+"""The fault matrix in virtual time: every fault × every moment × one front end and three that know each other.
+
+In each cell every request gets its whole, right answer, token by token; status said why; nothing is counted at the end.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.virtual.faults import FAULTS, Fault
+from support.virtual.fleet import fleet_of
+from support.virtual.loop import VirtualLoop, run_virtual
+from support.virtual.scene import Outcome, Phase, Scene, as_json, says
+
+BACK_S = 90.0
+"""Within so long after its fault an engine gets requests again."""
+
+
+def played(fault: Fault, phase: Phase, frontends: int) -> tuple[Outcome, list[str]]:
+    async def main(loop: VirtualLoop) -> tuple[Outcome, list[str]]:
+        async with fleet_of(loop, 3, frontends) as fleet:
+            outcome = await Scene(fleet, fault, phase).run()
+            await fleet.until(lambda: not fleet.at_rest(), 30.0, 0.5) if fleet.at_rest() else None
+            return outcome, fleet.at_rest()
+
+    return run_virtual(main)
+
+
+@pytest.mark.parametrize("frontends", [1, 3], ids=["alone", "3 replicas"])
+@pytest.mark.parametrize("phase", list(Phase), ids=str)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_nothing_is_lost(fault: Fault, phase: Phase, frontends: int) -> None:
+    outcome, left = played(fault, phase, frontends)
+    assert outcome.struck, "the fault hit nobody: the scene proves nothing"
+    assert outcome.failures == []
+    assert left == []
+    assert fault.seen is None or says(outcome, fault.seen), f"status never said why: {as_json(outcome)}"
+    assert outcome.back_after_s is not None, "the engine is never used again"
+    assert outcome.back_after_s <= BACK_S
