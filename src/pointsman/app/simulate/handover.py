@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pointsman.app.simulate.events import EventHeap, Rank
 from pointsman.app.simulate.flight import Flight
+from pointsman.app.simulate.front_ends import Told
 from pointsman.app.simulate.outcome import Status
 from pointsman.app.simulate.placing import Placing
 from pointsman.app.simulate.records import Records
@@ -23,7 +24,6 @@ from pointsman.core.engine_model.engine import RequestRefusedError
 from pointsman.core.engine_model.links import LinkNetwork
 from pointsman.core.engine_model.sequence import Sequence as Computed
 from pointsman.core.ledger import events as ev
-from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.stage import Stage
 from pointsman.core.timing.links import Link, network_link
@@ -37,7 +37,7 @@ class Handover:
     def __init__(
         self,
         heap: EventHeap,
-        ledger: Ledger,
+        ledger: Told,
         placing: Placing,
         stepping: Stepping,
         network: LinkNetwork,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pointsman.app.simulate.front_end import FrontEnd
+from pointsman.app.simulate.front_ends import Decides
 from pointsman.app.simulate.outcome import Status
 from pointsman.app.simulate.telemetry import Telemetry
 from pointsman.app.simulate.worker import ModelledWorker
@@ -21,7 +21,7 @@ MAX_ATTEMPTS = 3
 class Placing:
     """Decides for admitted requests. Whatever comes of it, the ledger knows."""
 
-    def __init__(self, front_end: FrontEnd, telemetry: Telemetry, workers: Sequence[ModelledWorker]) -> None:
+    def __init__(self, front_end: Decides, telemetry: Telemetry, workers: Sequence[ModelledWorker]) -> None:
         self._front_end = front_end
         self._ledger = front_end.ledger
         self._telemetry = telemetry

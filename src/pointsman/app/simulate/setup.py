@@ -20,6 +20,7 @@ BLOCK_TOKENS_WITHOUT_IDS = 16
 
 _NOT_NEGATIVE = (
     "front_end_ms",
+    "front_end_lag_ms",
     "kv_event_delay_ms",
     "metrics_every_ms",
     "startup_ms",
@@ -110,6 +111,10 @@ class Setup:
     where they are close to each other or far apart."""
     front_end_ms: float | None = None
     """Fixed time of a request outside of engines, spent before its decision; None: the longest of the profiles'."""
+    front_ends: int = 1
+    """That share the requests, in turn."""
+    front_end_lag_ms: float | None = 20.0
+    """Until the others know what one of several did; None: they never do."""
     kv_events: bool = True
     """Engines announce their blocks, so that the ledger knows exactly what they hold; else it knows what was sent."""
     kv_event_delay_ms: float = 1.0
@@ -145,6 +150,8 @@ class Setup:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ConfigError("a simulation needs at least one worker")
+        if self.front_ends < 1:
+            raise ConfigError(f"front_ends must be at least 1, not {self.front_ends}")
         for group in self.groups:
             if group.count < 1:
                 raise ConfigError(f"a group of {group.profile.name} needs at least one worker, not {group.count}")

@@ -9,6 +9,7 @@ from pointsman.app.simulate.arrivals import Arrivals
 from pointsman.app.simulate.events import EventHeap, Rank
 from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.front_end import FrontEnd, OnDecision
+from pointsman.app.simulate.front_ends import Decides, FrontEnds, Told
 from pointsman.app.simulate.handover import Handover, link_network
 from pointsman.app.simulate.intervals import IntervalCounter
 from pointsman.app.simulate.outcome import Outcome, Status
@@ -62,10 +63,16 @@ class Simulation:
         self._workers = _workers(trace, setup, self.block_tokens, seed)
         chance = seed if policy_seed is None else policy_seed
         timing, priors = _times(self._workers, learn=setup.learn_times)
-        self._front_end = FrontEnd(
-            policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance, on_decision, priors, setup.guards
-        )
-        self.ledger = self._front_end.ledger
+        front_ends = [
+            FrontEnd(
+                policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance + number, on_decision, priors, setup.guards
+            )
+            for number in range(setup.front_ends)
+        ]
+        self._front_end: Decides = front_ends[0]
+        if setup.front_ends > 1:
+            self._front_end = FrontEnds(front_ends, self._heap, setup.front_end_lag_ms)
+        self.ledger: Told = self._front_end.ledger
         self._telemetry = Telemetry(self._heap, self.ledger, setup, self._prompts.spec)
         self._records = Records(trace)
         self._itl = IntervalCounter()

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from pointsman.app.simulate.events import EventHeap, Rank
+from pointsman.app.simulate.front_ends import Told
 from pointsman.app.simulate.setup import Setup
 from pointsman.app.simulate.worker import ModelledWorker
 from pointsman.core.engine_model.events import BlockRemoved, BlockStored, KvEvent
 from pointsman.core.ledger import events as ev
-from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.worker import WorkerId
 
@@ -21,7 +21,7 @@ PROBES_EVERY_MS = 5_000.0
 class Telemetry:
     """Tells the ledger. KV events come as keys: the hashes of modelled engines are the keys of the blocks."""
 
-    def __init__(self, heap: EventHeap, ledger: Ledger, setup: Setup, spec: KeySpec) -> None:
+    def __init__(self, heap: EventHeap, ledger: Told, setup: Setup, spec: KeySpec) -> None:
         self._heap = heap
         self._ledger = ledger
         self._spec = spec
