@@ -171,3 +171,19 @@ def test_reload_changes_limits_in_place() -> None:
     assert of.get("t:b") is None
     assert a.limits.concurrency == 5
     assert a.levels(0.0)[0] == 119
+
+
+def test_an_account_that_was_forgotten_here_does_not_pay_for_all_that_ever_was() -> None:
+    one, other = book(Limits(60)), book(Limits(60))
+    other.heard("one", [], 0.0)
+    for minute in range(10):
+        for _ in range(50):
+            now = minute * 60_000.0
+            assert asks(one, "t:a", now_ms=now)
+            account = one.account("t:a", now)
+            assert account is not None
+            one.end((account,), 10, 10, now)
+    other.heard("one", one.changed(540_000.0), 540_000.0)
+    mine = other.account("t:a", 540_000.0)
+    assert mine is not None
+    assert mine.levels(540_000.0)[0] == 10

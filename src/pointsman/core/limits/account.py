@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pointsman.core.limits.bucket import Bucket
 from pointsman.core.limits.limits import Kind, Limits, Refusal
 
-_MOST_REPLICAS = 64
+MOST_REPLICAS = 64
 """Whose last word is kept, those that are gone included."""
+
+Levels = tuple[float | None, float | None]
+"""What is left of requests and tokens; None: no such limit."""
 
 
 @dataclass(slots=True)
@@ -22,6 +25,11 @@ class Spent:
     reserved: float = 0.0
     """Tokens set aside for those that run."""
     running: int = 0
+
+    @property
+    def whole(self) -> float:
+        """Tokens, those set aside included."""
+        return self.tokens + self.reserved
 
 
 class Account:
@@ -79,20 +87,30 @@ class Account:
 
     # ---- those of other replicas
 
-    def heard(self, replica: str, spent: Spent, levels: tuple[float | None, float | None], now_ms: float) -> None:
+    def heard(self, replica: str, spent: Spent, levels: Levels, now_ms: float, *, is_new: bool = False) -> None:
         """What another replica has let through so far; each word holds all, so that lost ones do no harm.
 
-        `levels`: what it thinks is left of requests and tokens. Of a replica never heard before only that counts: what
-        it let through in the past is in there.
+        `levels`: what it thinks is left of requests and tokens. Of a replica that `is_new`, whose past nobody here
+        knows, only that counts.
         """
         before = self._heard.get(replica)
-        if before is None:
-            self._forget_one()
+        if before is not None:
+            self._take(spent.requests - before.requests, spent.whole - before.whole, now_ms)
+        elif is_new:
             self._lower(levels, now_ms)
         else:
-            tokens = spent.tokens + spent.reserved - before.tokens - before.reserved
-            self._take(spent.requests - before.requests, tokens, now_ms)
+            self._take_unheard(spent, levels, now_ms)
+        if before is None:
+            self._forget_one()
         self._heard[replica] = spent
+
+    def _take_unheard(self, spent: Spent, levels: Levels, now_ms: float) -> None:
+        """All that it let through; where that is long ago, what still shows of it."""
+        for bucket, level, amount in zip(
+            (self.requests, self.tokens), levels, (spent.requests, spent.whole), strict=True
+        ):
+            if bucket is not None and level is not None:
+                bucket.take(min(amount, max(0.0, bucket.capacity - level)), now_ms)
 
     def gone(self, replica: str, now_ms: float) -> None:
         """A replica is gone: its requests run no more, and nobody knows what they came to beyond what it said."""
@@ -101,14 +119,14 @@ class Account:
             self._take(0.0, -spent.reserved, now_ms)
             self._heard[replica] = Spent(spent.requests, spent.tokens)
 
-    def _lower(self, levels: tuple[float | None, float | None], now_ms: float) -> None:
+    def _lower(self, levels: Levels, now_ms: float) -> None:
         for bucket, level in zip((self.requests, self.tokens), levels, strict=True):
             if bucket is not None and level is not None:
                 bucket.lower_to(level, now_ms)
 
     def _forget_one(self) -> None:
         """One that has nothing running, the oldest first."""
-        if len(self._heard) >= _MOST_REPLICAS:
+        if len(self._heard) >= MOST_REPLICAS:
             idle = next((name for name, spent in self._heard.items() if not spent.running), next(iter(self._heard)))
             del self._heard[idle]
 
@@ -120,7 +138,7 @@ class Account:
         own = self.own.running
         return own + sum(spent.running for spent in self._heard.values()) if self._heard else own
 
-    def levels(self, now_ms: float) -> tuple[float | None, float | None]:
+    def levels(self, now_ms: float) -> Levels:
         """What is left of requests and tokens; below 0: a debt."""
         requests, tokens = self.requests, self.tokens
         return (

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from pointsman.core.limits.account import Account, Spent
+from pointsman.core.limits.account import MOST_REPLICAS, Account, Levels, Spent
 from pointsman.core.limits.limits import NO_LIMITS, Limits, Refusal
 
 MOST_ACCOUNTS = 10_000
@@ -25,7 +25,7 @@ class Row:
 
     subject: str
     spent: Spent
-    levels: tuple[float | None, float | None]
+    levels: Levels
 
 
 class Book:
@@ -37,6 +37,8 @@ class Book:
         self.most = most
         self._accounts: OrderedDict[str, Account] = OrderedDict()
         self._changed: dict[str, Account] = {}
+        self._known: dict[str, None] = {}
+        """Replicas that were heard."""
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -113,10 +115,15 @@ class Book:
 
     def heard(self, replica: str, rows: Iterable[Row], now_ms: float) -> None:
         """What another replica says. Rows on subjects without limits here are left out."""
+        is_new = replica not in self._known
         for row in rows:
             account = self.account(row.subject, now_ms)
             if account is not None and account.subject == row.subject:
-                account.heard(replica, row.spent, row.levels, now_ms)
+                account.heard(replica, row.spent, row.levels, now_ms, is_new=is_new)
+        if is_new:
+            if len(self._known) >= MOST_REPLICAS:
+                del self._known[next(iter(self._known))]
+            self._known[replica] = None
 
     def gone(self, replica: str, now_ms: float) -> None:
         """A replica is gone; what it held is free."""

@@ -54,7 +54,7 @@ class Tenancy:
         epoch_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        self._clock = clock
+        self.clock = clock
         self.epoch_s = epoch_s
         self.counts = TenantCounts()
         self.watch = self._watching(settings.keys_file)
@@ -117,7 +117,7 @@ class Tenancy:
         self._ring = ring
         self._rules = Rules(self._settings.tenants, ring or KeyRing())
         self.book.most = MOST_ACCOUNTS + self._rules.named_parties
-        self.book.reload(self._clock())
+        self.book.reload(self.clock())
         self.gate.change(ring, self._rules)
 
     # ---- for people
@@ -136,7 +136,7 @@ class Tenancy:
         """None: there are neither keys nor limits."""
         if not self.gate.active:
             return None
-        accounts, more = account_reports(self.book, self._clock())
+        accounts, more = account_reports(self.book, self.clock())
         return TenancyReport(self._keys(), accounts, more)
 
     def _keys(self) -> KeysReport | None:
