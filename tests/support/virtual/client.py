@@ -44,11 +44,11 @@ class Answer:
     @property
     def text(self) -> str:
         """All pieces of text, in their order."""
-        pieces = []
-        for event in self.events:
-            for choice in event.get("choices") or ():
-                pieces.append(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
-        return "".join(pieces)
+        return "".join(
+            choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+            for event in self.events
+            for choice in event.get("choices") or ()
+        )
 
     @property
     def tokens(self) -> int:

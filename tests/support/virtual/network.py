@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pointsman.edge.wire.keepalive import UNANSWERED_S
+
 HOST: contextvars.ContextVar[str] = contextvars.ContextVar("host", default="10.9.9.9")
 """Whose tasks these are: what a task starts to listen or connects is of its host."""
 
@@ -131,9 +133,10 @@ class Network:
     def half_open(self, address: str) -> None:
         """Whatever is connected now is dead without a word; new connections work."""
         for end in list(self.host(address).ends):
-            end.dead = True
-            if end.peer is not None:
-                end.peer.dead = True
+            for side in (end, end.peer):
+                if side is not None:
+                    side.dead = True
+                    self.loop.call_later(UNANSWERED_S, side.unanswered)
 
     def kill(self, address: str) -> None:
         """SIGKILL: the kernel closes everything; those who listened are gone."""
@@ -148,6 +151,10 @@ class Network:
     def darken(self, address: str) -> None:
         """The host's cable is pulled."""
         self.host(address).dark = True
+        for end in list(self.host(address).ends):
+            for side in (end, end.peer):
+                if side is not None:
+                    self.loop.call_later(UNANSWERED_S, side.unanswered)
 
     def lighten(self, address: str) -> None:
         """It is put back: what was sent meanwhile comes now, late."""
@@ -204,6 +211,20 @@ class MemoryServer:
         return None
 
 
+class _Options:
+    """Stands for a connection's socket."""
+
+    def __init__(self) -> None:
+        self.keeps_alive = False
+
+    def fileno(self) -> int:
+        return 3
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            self.keeps_alive = bool(value)
+
+
 class End(asyncio.Transport):
     """One end of a connection, as its protocol sees it: a transport."""
 
@@ -216,6 +237,7 @@ class End(asyncio.Transport):
         self.lost = False
         """`connection_lost` was called or is about to be."""
         self._remote = remote
+        self._options = _Options()
         self._protocol: Any = None
         self._out: deque[bytes] = deque()
         self._out_bytes = 0
@@ -248,6 +270,8 @@ class End(asyncio.Transport):
             return self._remote
         if name == "sockname":
             return (self.address, 0)
+        if name == "socket":
+            return self._options
         return default
 
     def is_closing(self) -> bool:
@@ -329,6 +353,13 @@ class End(asyncio.Transport):
         """A reset has come."""
         self._inbox.clear()
         self._lose(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+
+    def unanswered(self) -> None:
+        """Its kernel asked again and again whether the other end is there, and nobody answered."""
+        cut_off = self.dead or self._host.dark or (self.peer is not None and self.peer._host.dark)
+        if cut_off and self._options.keeps_alive:
+            self._inbox.clear()
+            self._lose(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
     def killed(self) -> None:
         """The process is gone; its kernel ends the connection."""

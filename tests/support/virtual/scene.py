@@ -1,4 +1,4 @@
-"""A scene: requests are under way, a fault strikes one engine, more requests come, the fault ends, all is quiet again."""
+"""A scene: requests are under way, a fault strikes one engine, more requests come, the fault ends, all is quiet."""
 
 from __future__ import annotations
 

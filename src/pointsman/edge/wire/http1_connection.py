@@ -13,6 +13,7 @@ from pointsman.edge.wire.http1_limits import ServerLimits
 from pointsman.edge.wire.http1_reader import RequestReader
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
+from pointsman.edge.wire.keepalive import keep_alive
 
 logger = logging.getLogger("pointsman.wire")
 
@@ -125,6 +126,7 @@ class ServerConnection(asyncio.Protocol):
         """Start counting its time, or send it away when there are too many."""
         stream = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         self._transport = stream
+        keep_alive(stream)
         self._reader.peer = _peer_name(stream.get_extra_info("peername"))
         self._deadline = self._loop.time() + self._server.limits.head_timeout_s
         refusal = self._server.opened(self, _descriptor(stream))

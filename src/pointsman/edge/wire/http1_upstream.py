@@ -11,6 +11,7 @@ import httptools
 
 from pointsman.edge.wire.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
 from pointsman.edge.wire.headers import Headers
+from pointsman.edge.wire.keepalive import keep_alive
 from pointsman.edge.wire.origin import Origin
 
 logger = logging.getLogger("pointsman.wire")
@@ -241,6 +242,7 @@ class UpstreamProtocol(asyncio.Protocol):
         """Connected."""
         stream = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         self._transport = stream
+        keep_alive(stream, also_unread=True)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the upstream."""
