@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pointsman.app.cli.rollout_table import print_rollout, print_shadows
+from pointsman.app.cli.status_health import health_cell, health_lines
 from pointsman.core.ledger.events import KvFeedState
 from pointsman.edge.serving.drain_report import DrainReport
 from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, TimesStatus, WorkerStatus
@@ -47,7 +48,7 @@ def _models(models: dict[str, list[str]]) -> str:
 def _workers(workers: list[WorkerStatus]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     gpus = any(worker.gpu_use is not None for worker in workers)
-    for name in ("worker", "kind", "state", "KV events"):
+    for name in ("worker", "kind", "state", "live ready serving", "KV events"):
         table.add_column(name, no_wrap=True)
     for name in (
         "running",
@@ -69,11 +70,12 @@ def _workers(workers: list[WorkerStatus]) -> Table:
             escape(worker.id),
             worker.kind,
             f"[{style}]{escape(worker.state)}[/{style}]",
+            health_cell(worker.health),
             _kv(worker.kv),
             f"{worker.running} + {worker.foreign}" if worker.foreign else str(worker.running),
             str(worker.queued),
             _percent(worker.kv_use),
-            *([_percent(worker.gpu_use)] if gpus else []),
+            *([_gpu(worker)] if gpus else []),
             str(worker.requests_total),
             str(worker.failed_total),
             _percent(worker.cached_share),
@@ -83,6 +85,12 @@ def _workers(workers: list[WorkerStatus]) -> Table:
             _time_error(worker.times),
         )
     return table
+
+
+def _gpu(worker: WorkerStatus) -> str:
+    """How busy, and how full its memory where that is told: `72 %, 91 % full`."""
+    full = "" if worker.gpu_memory is None else f", {_percent(worker.gpu_memory)} full"
+    return _percent(worker.gpu_use) + full
 
 
 def _kv(kv: KvStatus) -> str:
@@ -103,6 +111,7 @@ def _troubles(answer: Status) -> Iterator[str]:
     for worker in answer.workers:
         if worker.state != READY:
             yield f"{worker.id}: {worker.state}: {worker.reason}"
+        yield from health_lines(worker)
         if worker.drift_reason:
             yield f"{worker.id}: cached tokens differ from what was predicted: {worker.drift_reason}"
     known = {worker.url for worker in answer.workers}

@@ -21,14 +21,15 @@ from pointsman.core.ledger.events import (
 from pointsman.core.ledger.health.health import FAILED_PROBES_TO_LOSE
 from pointsman.core.model.errors import EngineError
 from pointsman.core.model.worker import WorkerId, WorkerSpec
+from pointsman.edge.cluster.canary import CanaryTarget
 from pointsman.edge.cluster.gpu_watch import GpuWatch
 from pointsman.edge.cluster.members import WorkerSource
-from pointsman.edge.cluster.status import EngineState, EngineStatus
+from pointsman.edge.cluster.status import NOT_ASKED_YET, EngineState, EngineStatus
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.engines.adapter import EngineAdapter
 from pointsman.edge.engines.detect import detect
 from pointsman.edge.engines.facts import CACHED_TOKENS_OFF, EngineFacts
-from pointsman.edge.engines.http import EngineCallError, EngineHttp
+from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble
 from pointsman.edge.engines.load import LoadReading
 
 _log = logging.getLogger("pointsman.cluster")
@@ -59,6 +60,18 @@ class _Health:
     reachable: bool
     ready: bool
     reason: str
+    refused: bool = False
+    """Nobody listens there; else it may only be late."""
+    asked: bool = True
+    """False: it could not be asked for want of something here, and nothing is known of it."""
+
+    @classmethod
+    def of(cls, error: EngineError) -> _Health:
+        """What an error says."""
+        if not isinstance(error, EngineCallError):
+            return cls(True, False, str(error))
+        refused, asked = error.trouble is Trouble.UNREACHABLE, error.trouble is not Trouble.NOT_ASKED
+        return cls(error.reachable, False, str(error), refused, asked)
 
 
 class EngineWatch:
@@ -91,6 +104,7 @@ class EngineWatch:
         self._facts: EngineFacts | None = None
         self._workers: dict[WorkerId, WorkerSpec] = {}
         self._readings: dict[int, LoadReading] = {}
+        self._canaries: dict[WorkerId, CanaryTarget] = {}
         self._identified_ms = 0.0
         self._stale = True
         """It failed since it was identified."""
@@ -99,7 +113,7 @@ class EngineWatch:
         """Since it was identified."""
         self._failures = 0
         self._state = EngineState.LOOKING
-        self._reason = "not asked yet"
+        self._reason = NOT_ASKED_YET
         self._since_ms = now_ms()
         self._load_unknown: str | None = None
 
@@ -153,6 +167,18 @@ class EngineWatch:
         if self._adapter is not None:
             await self._heartbeat(self._adapter)
 
+    def canary_target(self, worker: WorkerId) -> CanaryTarget | None:
+        """How to send a canary to one of its workers; None where nobody knows."""
+        spec, facts = self._workers.get(worker), self._facts
+        if spec is None or facts is None:
+            return None
+        if worker not in self._canaries:
+            target = CanaryTarget.of(self._http, facts, spec.models, spec.rank)
+            if target is None:
+                return None
+            self._canaries[worker] = target
+        return self._canaries[worker]
+
     def leave(self, reason: str) -> None:
         """All its workers leave."""
         at_ms = self._now_ms()
@@ -167,8 +193,7 @@ class EngineWatch:
             await self._identify(restarted=False)
         except EngineError as error:
             self._failures += 1
-            reachable = not isinstance(error, EngineCallError) or error.reachable
-            self._tell_health(_Health(reachable, False, str(error)))
+            self._tell_health(_Health.of(error))
             self._set_state(EngineState.LOOKING, str(error))
 
     async def _heartbeat(self, adapter: EngineAdapter) -> None:
@@ -178,7 +203,7 @@ class EngineWatch:
         self._restart_seen = self._restart_seen or self._shows_restart(readings)
         if health.reachable and (self._identify_due() or not health.ready):
             health = await self._identify_again(health)
-        self._stale = self._stale or not health.ready
+        self._stale = self._stale or (health.asked and not health.ready)
         self._tell_health(health)
         if readings is not None:
             self._tell_load(readings)
@@ -187,7 +212,7 @@ class EngineWatch:
         if health.reachable:
             self._failures = 0
             self._set_state(EngineState.READY if health.ready else EngineState.NOT_READY, health.reason)
-        else:
+        elif health.asked:
             self._failures += 1
             if self._failures >= FAILED_PROBES_TO_LOSE:
                 self._was_lost = True
@@ -204,10 +229,8 @@ class EngineWatch:
         try:
             await self._identify(self._restart_seen or unknown)
         except EngineError as error:
-            reachable = not isinstance(error, EngineCallError) or error.reachable
-            if not health.ready or (sure and not reachable):
-                return health
-            return _Health(reachable, False, str(error))
+            found = _Health.of(error)
+            return health if not health.ready or (sure and not found.reachable) else found
         return health
 
     async def _identify(self, restarted: bool) -> None:
@@ -223,6 +246,7 @@ class EngineWatch:
         same_process = self._facts is not None and not (restarted or self._stale)
         self._adapter = adapter
         self._facts = facts
+        self._canaries.clear()
         self._identified_ms = self._now_ms()
         self._stale = self._restart_seen = self._was_lost = False
         if not facts.capabilities.load:
@@ -258,7 +282,7 @@ class EngineWatch:
         try:
             path, status = await self._health_status(adapter.health_paths)
         except EngineCallError as error:
-            return _Health(error.reachable, False, str(error))
+            return _Health.of(error)
         return _Health(True, status == 200, f"GET {path} answered {status}")
 
     async def _health_status(self, paths: tuple[str, ...]) -> tuple[str, int]:
@@ -293,9 +317,11 @@ class EngineWatch:
         return any(r.rank in earlier and r.shows_restart_since(earlier[r.rank]) for r in readings or ())
 
     def _tell_health(self, health: _Health) -> None:
+        if not health.asked:
+            return
         at_ms = self._now_ms()
         for worker in self._workers:
-            self._emit(HealthRead(worker, at_ms, health.reachable, health.ready, health.reason))
+            self._emit(HealthRead(worker, at_ms, health.reachable, health.ready, health.reason, health.refused))
 
     def _tell_load(self, readings: tuple[LoadReading, ...]) -> None:
         at_ms = self._now_ms()
@@ -311,21 +337,18 @@ class EngineWatch:
     def _tell_gpus(self, use: float | None) -> None:
         at_ms = self._now_ms()
         for worker in self._workers:
-            self._emit(GpuRead(worker, at_ms, use))
+            self._emit(GpuRead(worker, at_ms, use, None if self._gpus is None else self._gpus.memory))
 
     def _set_state(self, state: EngineState, reason: str) -> None:
         changed = state is not self._state or (state is EngineState.LOOKING and reason != self._reason)
         self._reason = reason
         if not changed:
             return
-        came_from, self._state = self._state, state
+        self._state = state
         self._since_ms = self._now_ms()
-        if state is EngineState.READY:
-            if came_from is not EngineState.LOOKING:
-                _log.info("%s is ready again: %s", self.source.name, reason)
-            return
-        what = {EngineState.LOOKING: "cannot be used yet", EngineState.NOT_READY: "is not ready"}.get(state, "is lost")
-        _log.warning("%s %s: %s", self.source.name, what, reason)
+        if state is EngineState.LOOKING:
+            # Of engines that have workers the health log tells.
+            _log.warning("%s cannot be used yet: %s", self.source.name, reason)
 
 
 def _metrics_read(worker: WorkerId, at_ms: float, reading: LoadReading) -> MetricsRead:
@@ -338,6 +361,7 @@ def _metrics_read(worker: WorkerId, at_ms: float, reading: LoadReading) -> Metri
         reading.kv_capacity_tokens,
         reading.running_adapters,
         reading.most_adapters,
+        reading.generated_tokens_total,
     )
 
 

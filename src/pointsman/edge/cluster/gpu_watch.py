@@ -1,10 +1,11 @@
-"""GpuWatch: asks a page of metrics how busy the GPUs of one engine are."""
+"""GpuWatch: asks a page of metrics how busy the GPUs of one engine are, and how full their memory."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
+from pointsman.edge.engines.gpu_memory import gpu_memory
 from pointsman.edge.engines.gpu_metrics import gpu_use
 from pointsman.edge.engines.http import EngineCallError, EngineHttp
 
@@ -21,15 +22,20 @@ class GpuWatch:
         self._gpus = gpus
         self.unknown: str | None = None
         """Why nobody knows."""
+        self.memory: float | None = None
+        """Share of their memory in use at the last reading; None: the page does not tell."""
 
     async def read(self) -> float | None:
         """Mean busy share, 0 to 1; None: unknown, which is said once."""
         try:
-            use = gpu_use(await self._http.get_text(self._page), self._gpus)
+            page = await self._http.get_text(self._page)
+            use = gpu_use(page, self._gpus)
+            self.memory = gpu_memory(page, self._gpus)
         except EngineCallError as error:
             if self.unknown is None:
                 _log.warning("%s: how busy its GPUs are is unknown from now on: %s", self._engine, error)
             self.unknown = str(error)
+            self.memory = None
             return None
         if self.unknown is not None:
             _log.info("%s: how busy its GPUs are is known again", self._engine)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
+from pointsman.edge.configuration.health import Health
 from pointsman.edge.configuration.size import Size
 from pointsman.edge.configuration.tls import EngineTls, Tls
 
@@ -66,6 +67,14 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
     health_check_enabled: Annotated[
         bool, Meta(description="Probe engines, and send nothing to those that don't answer.")
     ] = True
+    health_canary: Annotated[
+        bool,
+        Meta(
+            description="Ask engines that are idle or in doubt for two tokens now and then, to see whether they flow. "
+            "Never those of kind `openai`."
+        ),
+    ] = True
+    health: Annotated[Health, Meta(description="What speaks against an engine, and for how long.")] = Health()
     shutdown_grace: Annotated[
         Duration,
         Meta(
@@ -108,8 +117,6 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
     topology_levels: Annotated[
         tuple[str, ...], Meta(description="Levels of the topology from near to far, such as `[host, rack, zone]`.")
     ] = ()
-
-    not_built: ClassVar[Mapping[str, str]] = {"health_canary": "probing engines with a small generation"}
 
     def __post_init__(self) -> None:
         if self.listen_port == self.admin_port != 0 and self.listen_host == self.admin_host:

@@ -18,7 +18,8 @@ _RUNNING = "llamacpp:requests_processing"
 _WAITING = "llamacpp:requests_deferred"
 _COMPUTED = "llamacpp:prompt_tokens_total"
 _CACHED = "llamacpp:prompt_tokens_cached_total"
-_NAMES = (_RUNNING, _WAITING, _COMPUTED, _CACHED)
+_GENERATED = "llamacpp:tokens_predicted_total"
+_NAMES = (_RUNNING, _WAITING, _COMPUTED, _CACHED, _GENERATED)
 
 _QUEUE_HINT = "its queue is unknown: start it with --metrics"
 _LOAD_HINT = "its load is unknown: start it with --metrics"
@@ -125,5 +126,6 @@ def _from_metrics(text: str) -> tuple[LoadReading, ...]:
             waiting=prometheus.count(value(_WAITING), _WAITING),
             computed_tokens_total=prometheus.count_or_none(value(_COMPUTED)),
             cached_tokens_total=prometheus.count_or_none(value(_CACHED)),
+            generated_tokens_total=prometheus.count_or_none(value(_GENERATED)),
         ),
     )

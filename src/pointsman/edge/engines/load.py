@@ -21,6 +21,8 @@ class LoadReading:
     """Prompt tokens that it computed since it started."""
     cached_tokens_total: int | None = None
     """Prompt tokens that it took from a cache, its own or a remote one, since it started."""
+    generated_tokens_total: int | None = None
+    """Tokens of answers that it generated since it started."""
     preemptions_total: int | None = None
     started_s: float | None = None
     """When its process started, Unix time."""

@@ -25,12 +25,14 @@ _CACHE_CONFIG = "vllm:cache_config_info"
 # Not the prefix_cache_queries/hits counters: those count a waiting request again at every failed admission.
 _BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 _PREEMPTIONS = "vllm:num_preemptions_total"
+_GENERATED = "vllm:generation_tokens_total"
 _STARTED = "process_start_time_seconds"
 _LORA = "vllm:lora_requests_info"
 _SIM_BUSY = "pointsman_sim_busy_ratio"
 """Of our simulated engines, which have no GPU that others could ask."""
 _NAMES = (
-    _RUNNING, _WAITING, _KV_USE, _KV_USE_OLD, _CACHE_CONFIG, _BY_SOURCE, _PREEMPTIONS, _STARTED, _LORA, _SIM_BUSY,
+    _RUNNING, _WAITING, _KV_USE, _KV_USE_OLD, _CACHE_CONFIG, _BY_SOURCE, _GENERATED, _PREEMPTIONS, _STARTED, _LORA,
+    _SIM_BUSY,
 )  # fmt: skip
 
 _CACHED_TOKENS_HINT = "start it with --enable-prompt-tokens-details"
@@ -133,6 +135,7 @@ class VllmAdapter:
         computed = samples.by_rank(_BY_SOURCE, rank_label=_RANK_LABEL, where={"source": "local_compute"})
         local = samples.by_rank(_BY_SOURCE, rank_label=_RANK_LABEL, where={"source": "local_cache_hit"})
         remote = samples.by_rank(_BY_SOURCE, rank_label=_RANK_LABEL, where={"source": "external_kv_transfer"})
+        generated = samples.by_rank(_GENERATED, rank_label=_RANK_LABEL)
         preemptions = samples.by_rank(_PREEMPTIONS, rank_label=_RANK_LABEL)
         caches = _cache_configs(samples)
         started = samples.by_rank(_STARTED, rank_label=_RANK_LABEL)
@@ -150,6 +153,7 @@ class VllmAdapter:
                 cached_tokens_total=prometheus.count_or_none(local[rank] + remote.get(rank, 0))
                 if rank in local
                 else None,
+                generated_tokens_total=prometheus.count_or_none(generated.get(rank)),
                 preemptions_total=prometheus.count_or_none(preemptions.get(rank)),
                 started_s=started.get(0),
                 gpu_use=prometheus.share_or_none(busy.get(rank)),

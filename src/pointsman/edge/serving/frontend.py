@@ -7,19 +7,19 @@ import logging
 import random
 import secrets
 from collections import Counter
+from contextlib import suppress
 
 from pointsman import __version__
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
-from pointsman.core.model.errors import EngineError
+from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.replicas.replica_bus import Transport
 from pointsman.edge.cluster.replicas.replication import Replication
-from pointsman.edge.cluster.status import EngineState
+from pointsman.edge.cluster.status import NOT_ASKED_YET, EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.decisions.ring import DecisionRing
 from pointsman.edge.decisions.routes import DecisionRoutes
-from pointsman.edge.decisions.sampling import Sampling
 from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.admin_auth import AdminAuth
 from pointsman.edge.serving.certificates import Certificates
@@ -32,22 +32,33 @@ from pointsman.edge.serving.drains import Drains
 from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.exact_metrics import ExactRoutingCollector
 from pointsman.edge.serving.exact_routing import ExactRouting
+from pointsman.edge.serving.health_metrics import HealthCollector
+from pointsman.edge.serving.health_watch import HealthWatch
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
+from pointsman.edge.serving.live_streams import LiveStreams
 from pointsman.edge.serving.metrics import FrontendCollector
 from pointsman.edge.serving.overload_metrics import OverloadCollector
 from pointsman.edge.serving.policies import ActivePolicy, load_registry
+from pointsman.edge.serving.reload.parts import Graces, Parts
+from pointsman.edge.serving.reload.reloader import Reloader, ReloadReport
+from pointsman.edge.serving.reload.routes import ReloadRoutes
+from pointsman.edge.serving.reload.source import ConfigSource
 from pointsman.edge.serving.replica_metrics import ReplicaCollector
 from pointsman.edge.serving.replica_report import replica_report
 from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.rollout_metrics import RolloutCollector
 from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_document
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
-from pointsman.edge.serving.settings import FrontendSettings
+from pointsman.edge.serving.settings import FrontendSettings, sampling_of
 from pointsman.edge.serving.shutdown import Shutdown
 from pointsman.edge.serving.status import Status, make_status
+from pointsman.edge.serving.tasks import OwnedTasks
 from pointsman.edge.serving.tenants.collector import TenancyCollector
 from pointsman.edge.serving.tenants.tenancy import Tenancy
+from pointsman.edge.serving.workers.collector import DiscoveryCollector
+from pointsman.edge.serving.workers.engines import Engines
+from pointsman.edge.serving.workers.routes import WorkerRoutes
 from pointsman.edge.telemetry.decision_log import DecisionLog
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.errors import error_body
@@ -56,20 +67,25 @@ from pointsman.edge.wire.http1_server import HttpServer
 from pointsman.edge.wire.listening import listen_error
 
 TICK_S = 1.0
+SETTLE_POLL_S = 0.02
 
 _log = logging.getLogger("pointsman.serving")
 
 
 class Frontend:
     """One front end. Make it inside a running event loop. `clock` counts milliseconds as the loop does; `transport`
-    carries messages of replicas instead of sockets.
+    carries messages of replicas instead of sockets. `config` is where the settings come from, to be read again.
 
     Raises PolicyError for an unknown policy and ConfigError for a decision log that can't be written; `start` raises
     EngineError when a port is taken.
     """
 
     def __init__(
-        self, settings: FrontendSettings, clock: Clock = monotonic_ms, transport: Transport | None = None
+        self,
+        settings: FrontendSettings,
+        clock: Clock = monotonic_ms,
+        transport: Transport | None = None,
+        config: ConfigSource | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -86,6 +102,7 @@ class Frontend:
             step_priors=settings.step_priors,
             guards=settings.guards,
             retry_share=settings.failover.retry_share,
+            health=settings.health,
         )
         self.replication = Replication(settings.replicas, self.ledger, self._clock, transport)
         self.bus = self.replication.bus
@@ -104,9 +121,16 @@ class Frontend:
         )
         self.links = EngineLinks()
         self.pool = UpstreamPool(connect_timeout_s=settings.timeouts.connect_s, trusts=settings.trusts)
-        self._keys = {source.name: source.api_key for source in settings.sources}
         self._decision_log = _decision_log(settings)
         self.decisions = DecisionRing(settings.ring.most, settings.ring.most_bytes)
+        recorder = DecisionRecorder(
+            self.decisions,
+            self._decision_log,
+            sampling_of(settings.decision_log),
+            self.traffic,
+            self._clock,
+            self._seed,
+        )
         dispatcher = Dispatcher(
             self.ledger,
             self.policy,
@@ -116,9 +140,7 @@ class Frontend:
             settings.timeouts,
             self._clock,
             self._seed,
-            DecisionRecorder(
-                self.decisions, self._decision_log, _sampling(settings), self.traffic, self._clock, self._seed
-            ),
+            recorder,
         )
         self._exact = ExactRouting(
             self.ledger,
@@ -150,6 +172,27 @@ class Frontend:
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: self.shutdown, self.tenancy.gate)
         self._server = HttpServer(routes.handle, settings.limits, self._not_http)
         self.shutdown = Shutdown(self._server, self._cut_all)
+        self._prober = Prober(
+            self.emit,
+            self._clock,
+            random.Random(settings.seed),
+            timing=ProbeTiming(interval_s=settings.heartbeat_s),
+            trusts=settings.trusts,
+            health_checks=settings.health_check,
+            listener=self._exact.listener,
+            collect_gpu_use=settings.collect_gpu_use,
+        )
+        self.engines = Engines(
+            settings.discovery,
+            self._prober,
+            self.drains,
+            self.bus,
+            self.ledger,
+            self._clock,
+            random.Random(settings.seed),
+            settings.step_priors,
+        )
+        self.membership = self.engines.membership
         self._admin = AdminServer(
             self.policy,
             self.status,
@@ -164,44 +207,86 @@ class Frontend:
                 ),
                 ReplicaCollector(self.replication, self.ledger.snapshot),
                 TenancyCollector(self.tenancy),
+                DiscoveryCollector(self.engines),
                 self.certificates,
                 self.admin_auth,
+                HealthCollector(self.ledger.snapshot, lambda: self.ledger.health_counts),
             ),
             lambda: self.shutdown.accepting,
             [
                 *RolloutRoutes(self.policy, has_route_key=settings.route_key is not None).routes(),
                 *DecisionRoutes(self.decisions, self._ids.gave).routes(),
+                *WorkerRoutes(self.engines.registrar, self.drains, self.engines.document).routes(),
+                *ReloadRoutes(lambda: self._reloader).routes(),
             ],
             self.admin_auth,
             settings.admin_tls,
         )
-        self._prober = Prober(
+
+        self.graces = Graces.of(settings)
+        self._reload_tasks = OwnedTasks()
+        self._reloader: Reloader | None = None
+        if config is not None:
+            parts = Parts(
+                emit=self.emit,
+                clock=self._clock,
+                policy=self.policy,
+                intake=intake,
+                dispatcher=dispatcher,
+                pool=self.pool,
+                server=self._server,
+                drains=self.drains,
+                graces=self.graces,
+                recorder=recorder,
+                membership=self.membership,
+                prober=self._prober,
+            )
+            self._reloader = Reloader(config, parts.all(), self._new_tenancy, self.reloads)
+
+        self._health = HealthWatch(
+            self.ledger,
             self.emit,
+            LiveStreams(dispatcher.streams),
+            self._prober.canary_target,
             self._clock,
             random.Random(settings.seed),
-            timing=ProbeTiming(interval_s=settings.heartbeat_s),
-            trusts=settings.trusts,
-            health_checks=settings.health_check,
-            listener=self._exact.listener,
-            collect_gpu_use=settings.collect_gpu_use,
+            settings.health.canary_ms / 1000,
         )
 
     # ---- life
 
     async def start(self) -> None:
-        """Listen and begin to look for the engines; does not wait for them."""
+        """Listen and begin to look for the engines; does not wait for them, unless `settle_s` says so."""
+        settle_s = self._settings.settle_s
         try:
             await self.replication.start()
-            await self._listen()
+            if settle_s is None:
+                await self._listen()
         except EngineError:
             await self.replication.close()
             self._close_log()
             raise
         self.tenancy.start(self._settings.host)
         self.certificates.start()
-        await self._prober.start(self._settings.sources)
+        await self._prober.start()
+        await self.engines.start(self._settings.sources)
         self._tick_task = asyncio.create_task(self._ticks(), name="ledger ticks")
+        if settle_s is not None:
+            await self._settle(settle_s)
+            try:
+                await self._listen()
+            except EngineError:
+                await self._close()
+                raise
         _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
+
+    async def _settle(self, limit_s: float) -> None:
+        """Until every engine was asked once: who answers before knows no model."""
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        while any(engine.reason == NOT_ASKED_YET for engine in self._prober.statuses()):
+            if asyncio.get_running_loop().time() >= deadline_s:
+                return
+            await asyncio.sleep(SETTLE_POLL_S)
 
     async def _listen(self) -> None:
         settings = self._settings
@@ -211,11 +296,12 @@ class Frontend:
                 settings.port,
                 ssl=None if settings.tls is None else settings.tls.context,
                 reuse_port=settings.reuse_port,
+                socks=settings.client_sockets,
             )
         except OSError as error:
             raise listen_error(settings.host, settings.port, "--port", error) from error
         try:
-            await self._admin.start(settings.admin_host, settings.admin_port)
+            await self._admin.start(settings.admin_host, settings.admin_port, settings.admin_sockets)
         except EngineError:
             await self._server.close()
             raise
@@ -234,15 +320,39 @@ class Frontend:
         await self.shutdown.stop(grace_s, lag_s)
         await self._close()
 
+    async def reload(self, why: str) -> ReloadReport:
+        """Read the configuration again and put in force what may change while requests run.
+
+        Raises PointsmanError that names the line and the key, and nothing has changed.
+        """
+        if self._reloader is None:
+            raise ConfigError("this front end was made without a configuration that could be read again")
+        return await self._reloader.reload(why)
+
+    def reload_by_signal(self) -> None:
+        """The same without waiting; what is wrong is in the log."""
+
+        async def reload() -> None:
+            with suppress(PointsmanError):
+                await self.reload("SIGHUP")
+
+        self._reload_tasks.start(reload(), "reload")
+
+    async def _new_tenancy(self, settings: FrontendSettings) -> None:
+        await self.tenancy.reload(settings.tenancy)
+
     def hurry(self) -> None:
         """Let whoever waits for requests in `close` or `retire` wait no longer."""
         self.shutdown.hurry()
 
     async def _close(self) -> None:
+        await self._reload_tasks.close()
         await self._server.close()
         await self.replication.close()
         await self.tenancy.close()
         await self.certificates.close()
+        await self._health.close()
+        await self.engines.close()
         await self._prober.close()
         await self._exact.close()
         if self._tick_task is not None:
@@ -274,7 +384,7 @@ class Frontend:
     def emit(self, event: Event) -> None:
         """An event of the cluster on its way to the ledger."""
         if isinstance(event, WorkerJoined | WorkerChanged):
-            self.links.joined(event.spec, self._keys.get(event.spec.id.rpartition("/")[0]))
+            self.links.joined(event.spec, self.engines.joining(event.spec))
         self.ledger.apply(event)
         if isinstance(event, WorkerJoined):
             self.drains.joined(event.spec)
@@ -290,12 +400,14 @@ class Frontend:
             self.traffic,
             self.policy.configured_name,
             self.policy.in_force(),
+            self._clock(),
         )
         status.phase, status.drains = self.shutdown.phase, drain_reports(self.drains, self._clock())
         trials = rollout_document(self.policy)
         status.rollout, status.shadows = trials.rollout, trials.shadows
         status.replicas = replica_report(self.replication, fleet)
         status.tenants = self.tenancy.report()
+        status.discovery = self.engines.report()
         return status
 
     def _engine_names(self) -> list[str]:
@@ -334,8 +446,11 @@ class Frontend:
 
     def _tick(self) -> None:
         try:
+            self._health.before_tick()
             self.ledger.apply(Tick(self._clock()))
+            self._health.after_tick()
             self.drains.look()
+            self.engines.look()
             self.tenancy.look()
             self._exact.look_after()
             self.policy.look()
@@ -349,11 +464,6 @@ class Frontend:
 def _decision_log(settings: FrontendSettings) -> DecisionLog | None:
     wanted = settings.decision_log
     return None if wanted is None else DecisionLog(wanted.path, wanted.max_bytes, wanted.keep, product=__version__)
-
-
-def _sampling(settings: FrontendSettings) -> Sampling:
-    wanted = settings.decision_log
-    return Sampling() if wanted is None else Sampling(wanted.sample, wanted.state)
 
 
 def _url_host(host: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pointsman.core.ledger.health.settings import HealthSettings
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.slo import Slo
@@ -14,7 +15,6 @@ from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.trials.arms import By
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.replicas.settings import ReplicaSettings
-from pointsman.edge.cluster.topology import topology_distance
 from pointsman.edge.configuration.auth import Auth
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
@@ -31,6 +31,8 @@ from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
 from pointsman.edge.serving.tenants.tenancy import TenancySettings
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.serving.tls import ListenTls, listen_tls
+from pointsman.edge.serving.workers.settings import DiscoverySettings
+from pointsman.edge.serving.workers.source import source_of
 from pointsman.edge.traces.profile_file import load_profile
 from pointsman.edge.wire.http1_server import ServerLimits
 from pointsman.edge.wire.trust import Trusts
@@ -68,6 +70,7 @@ class FrontendSettings:
     """Everything has a default but the engines. Port 0 takes a free port."""
 
     sources: tuple[WorkerSource, ...] = ()
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
     host: str = "127.0.0.1"
     port: int = 8080
     reuse_port: bool = False
@@ -88,6 +91,7 @@ class FrontendSettings:
     tokenizer_places: TokenizerPlaces = field(default_factory=_nowhere)
     heartbeat_s: float = 5.0
     health_check: bool = True
+    health: HealthSettings = field(default_factory=HealthSettings)
     client_sockets: tuple[socket.socket, ...] = ()
     """To accept connections at, instead of `host` and `port`: somebody else listens there already."""
     admin_sockets: tuple[socket.socket, ...] = ()
@@ -136,7 +140,8 @@ class FrontendSettings:
         """
         plane, routing = tree.control_plane, tree.routing
         return cls(
-            sources=tuple(_source(node, plane, environ or {}) for node in tree.execution_group.nodes),
+            sources=tuple(source_of(node, plane, environ or {}) for node in tree.execution_group.nodes),
+            discovery=DiscoverySettings.of(tree, environ or {}),
             host=plane.listen_host,
             port=plane.listen_port,
             reuse_port=reuse_port,
@@ -154,6 +159,7 @@ class FrontendSettings:
             tokenizer_places=tokenizer_places(environ or {}),
             heartbeat_s=plane.heartbeat_interval.s,
             health_check=plane.health_check_enabled,
+            health=_health(plane),
             shutdown_grace_s=plane.shutdown_grace.s,
             ready_lag_s=0.0 if plane.ready_lag is None else plane.ready_lag.s,
             drain_grace_s=plane.drain_grace.s,
@@ -178,29 +184,6 @@ class FrontendSettings:
             ring=RingSettings(tree.decision_log.ring, tree.decision_log.ring_size.bytes),
             step_priors=_step_priors(tree.execution_group.nodes),
         )
-
-
-def _source(node: Node, plane: ControlPlane, environ: Mapping[str, str]) -> WorkerSource:
-    return WorkerSource(
-        name=node.engine_name,
-        url=str(node.url),
-        role=node.node_role,
-        gpu_count=node.gpu_count,
-        max_batch_size=node.max_batch_size,
-        queue_depth_threshold=node.queue_depth_threshold,
-        models=node.models,
-        kind=node.kind,
-        kv_capacity_tokens=node.kv_capacity_tokens,
-        kv_events=node.kv_events,
-        profile=node.profile,
-        weight=node.weight,
-        max_in_flight=node.max_in_flight,
-        topology_distance=topology_distance(plane.topology_levels, plane.topology, node.topology),
-        gpu_metrics_url=node.gpu_metrics_url,
-        gpus=node.gpus,
-        tls=node.tls,
-        api_key=_api_key(node, environ),
-    )
 
 
 def configured_orders(tree: ConfigTree) -> Orders:
@@ -239,15 +222,20 @@ def _step_priors(nodes: Iterable[Node]) -> dict[str, StepCoefficients]:
     return priors
 
 
-def _api_key(node: Node, environ: Mapping[str, str]) -> str | None:
-    if node.api_key is not None:
-        return node.api_key.reveal()
-    if node.api_key_env is None:
-        return None
-    try:
-        return secret_of_environment(node.api_key_env, environ).reveal()
-    except ConfigError as error:
-        raise ConfigError(f"execution-group.nodes: engine {node.engine_name}: {error}") from None
+def _health(plane: ControlPlane) -> HealthSettings:
+    health = plane.health
+    return HealthSettings(
+        heartbeat_ms=plane.heartbeat_interval.ms,
+        canary=plane.health_canary,
+        canary_idle_ms=None if health.canary_idle is None else health.canary_idle.ms,
+        canary_limit_ms=None if health.canary_limit is None else health.canary_limit.ms,
+        outliers=health.outliers,
+        most_out=health.most_out.part,
+        failures=health.failures,
+        failure_share=health.failure_share.part,
+        cool_off_ms=health.cool_off.ms,
+        most_cool_off_ms=health.most_cool_off.ms,
+    )
 
 
 def _admin_key(auth: Auth, environ: Mapping[str, str]) -> str | None:

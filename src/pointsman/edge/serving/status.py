@@ -13,8 +13,10 @@ from pointsman.core.timing.spread import PredictionError
 from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.serving.replica_report import ReplicasReport
 from pointsman.edge.serving.drain_report import DrainReport
+from pointsman.edge.serving.health_status import HealthStatus, health_status
 from pointsman.edge.serving.rollout_report import RolloutReport, ShadowReport
 from pointsman.edge.serving.tenants.report import TenancyReport
+from pointsman.edge.serving.workers.report import DiscoveryReport
 from pointsman.edge.telemetry.traffic import Traffic
 
 
@@ -90,6 +92,9 @@ class WorkerStatus(msgspec.Struct):
     """None: nothing is known of them yet."""
     weight: float = 1.0
     """How much it should get, beside 1 of an ordinary one."""
+    gpu_memory: float | None = None
+    """Share of its GPUs' memory that is used; None: nobody says."""
+    health: HealthStatus | None = None
     gpu_use: float | None = None
     """How busy its GPUs are, 0 to 1; None: nobody knows."""
     others: int = 0
@@ -139,6 +144,8 @@ class Status(msgspec.Struct):
     phase: str = "serving"
     """leaving, refusing or cutting while the front end stops."""
     drains: list[DrainReport] = []
+    discovery: DiscoveryReport | None = None
+    """Where engines are found; None: asked of an older front end."""
     tenants: TenancyReport | None = None
     """Keys and limits; None: there are none."""
     rollout: RolloutReport | None = None
@@ -152,6 +159,7 @@ def make_status(
     traffic: Traffic,
     policy: str,
     policy_in_force: str,
+    now_ms: float,
 ) -> Status:
     """The document from the ledger's snapshot and the traffic's counters."""
     totals = fleet.totals
@@ -160,7 +168,7 @@ def make_status(
         policy=policy,
         policy_in_force=policy_in_force,
         models=models,
-        workers=[_worker(worker) for worker in fleet.workers],
+        workers=[_worker(worker, now_ms) for worker in fleet.workers],
         engines=[_engine(engine) for engine in engines],
         requests=RequestStatus(
             running=fleet.running,
@@ -176,7 +184,7 @@ def make_status(
     )
 
 
-def _worker(worker: WorkerSnapshot) -> WorkerStatus:
+def _worker(worker: WorkerSnapshot, now_ms: float) -> WorkerStatus:
     totals = worker.totals
     return WorkerStatus(
         id=worker.id,
@@ -209,6 +217,8 @@ def _worker(worker: WorkerSnapshot) -> WorkerStatus:
         times=None if worker.times is None else _times(worker.times),
         weight=worker.spec.weight,
         gpu_use=worker.gpu_use,
+        gpu_memory=worker.gpu_memory,
+        health=health_status(worker.health, now_ms),
         others=worker.others.requests,
     )
 

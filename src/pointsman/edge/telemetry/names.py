@@ -80,6 +80,22 @@ FEED_RESTARTS = Metric("pointsman_kv_feed_restarts", "Times that the sequence of
 FEED_UNUSABLE = Metric("pointsman_kv_feed_unusable", "Batches and events that could not be used.")
 FEED_LAG = Metric("pointsman_kv_feed_lag_seconds", "From an engine's time stamp to when its last batch was applied.")
 
+DISCOVERY_CONNECTED = Metric(
+    "pointsman_discovery_connected", "1: the place that names engines can be read; 0: they stay as they were."
+)
+DISCOVERY_ENGINES = Metric("pointsman_discovery_engines", "Engines that a place names, kept ones included.")
+DISCOVERY_KEPT = Metric("pointsman_discovery_kept_engines", "Engines kept for a while that their place names no more.")
+DISCOVERY_IGNORED = Metric(
+    "pointsman_discovery_ignored_records", "Records of engines that can't be used, by place and reason."
+)
+DISCOVERY_TROUBLES = Metric("pointsman_discovery_troubles", "Times that a place that names engines could not be read.")
+DISCOVERY_MISSED = Metric(
+    "pointsman_discovery_missed_changes", "Times that a listing found what the watch of a place had missed."
+)
+DISCOVERY_REFUSED = Metric(
+    "pointsman_discovery_refused_engines", "Times that an engine was refused whose name or URL another one has."
+)
+
 WORKER_READY = Metric("pointsman_worker_ready", "1: gets requests; 0: does not, the label state says why.")
 WORKER_RUNNING = Metric("pointsman_worker_running_requests", "Requests of this front end at the worker.")
 WORKER_FOREIGN = Metric("pointsman_worker_foreign_requests", "Requests of others at the worker, from its metrics.")
@@ -88,6 +104,22 @@ WORKER_PREFILL = Metric("pointsman_worker_prefill_tokens", "Prompt tokens sent t
 WORKER_KV = Metric("pointsman_worker_kv_tokens", "KV tokens that requests of this front end hold at the worker.")
 WORKER_KV_USE = Metric("pointsman_worker_kv_use", "Share of the worker's KV cache in use, from its metrics.")
 WORKER_GPU_USE = Metric("pointsman_worker_gpu_use", "How busy the worker's GPUs are, 0 to 1, where that is told.")
+WORKER_GPU_MEMORY = Metric(
+    "pointsman_worker_gpu_memory", "Share of its GPUs' memory that is used, 0 to 1, where that is told."
+)
+WORKER_HEALTH = Metric(
+    "pointsman_worker_health", "1: it is so, 0: it is not, -1: unknown; by fact: live, ready, serving."
+)
+WORKER_STANDING = Metric(
+    "pointsman_worker_standing", "0: trusted, 1: in doubt, 2: left out, 3: left out until a trial passes."
+)
+WORKER_KEPT = Metric(
+    "pointsman_worker_kept", "1: used although it should be left out, since too many others of its model are."
+)
+HEALTH_CHANGES = Metric("pointsman_worker_health_changes", "Changes of a worker's health, by what became of it and why.")
+HEALTH_CHANGES_LOST = Metric("pointsman_health_changes_lost", "Changes of health that were never logged: too many came.")
+CANARIES = Metric("pointsman_canaries", "Small generations sent to see whether tokens flow, by how they went.")
+CANARY_TIME = Metric("pointsman_canary_seconds", "What the worker's last canary took that passed.")
 WORKER_DISPATCHED = Metric("pointsman_worker_dispatched", "Attempts sent to the worker.")
 WORKER_FAILED = Metric("pointsman_worker_failed", "Attempts that failed at the worker.")
 WORKER_CANCELLED = Metric("pointsman_worker_cancelled", "Requests whose client left while they were at the worker.")

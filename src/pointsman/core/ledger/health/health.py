@@ -33,11 +33,11 @@ class Health:
     __slots__ = (
         "_changes",
         "_pause_ms",
-        "_settings",
         "canary_at_ms",
         "canary_last",
         "canary_missing",
         "canary_off",
+        "settings",
         "canary_reason",
         "canary_sent_ms",
         "canary_total_ms",
@@ -69,7 +69,7 @@ class Health:
         at_ms: float = 0.0,
     ) -> None:
         self.worker = worker
-        self._settings = settings
+        self.settings = settings
         self._changes = Changes() if changes is None else changes
         self.live, self.ready, self.serving = (Fact(since_ms=at_ms) for _ in range(3))
         self.serving.reason = "no token of it was seen yet"
@@ -173,7 +173,7 @@ class Health:
             self._set(FactName.READY, Known.YES if ready else Known.NO, Cause.PROBE, reason, at_ms)
             return
         self.failed_probes += 1
-        tokens_flow = at_ms - self.last_token_ms < 2.0 * self._settings.heartbeat_ms
+        tokens_flow = at_ms - self.last_token_ms < 2.0 * self.settings.heartbeat_ms
         if was_known and (self.failed_probes < FAILED_PROBES_TO_LOSE or tokens_flow):
             return
         self._lost(Known.NO if refused else Known.UNKNOWN, Cause.PROBE, reason, at_ms)
@@ -213,7 +213,7 @@ class Health:
 
     def pause(self, asked_ms: float | None, at_ms: float) -> None:
         """It said that it takes nothing now. Without its word the pause doubles each time."""
-        longer = min(_MOST_PAUSE_MS, self._settings.heartbeat_ms, max(_FIRST_PAUSE_MS, 2.0 * self._pause_ms))
+        longer = min(_MOST_PAUSE_MS, self.settings.heartbeat_ms, max(_FIRST_PAUSE_MS, 2.0 * self._pause_ms))
         self._pause_ms = longer
         begins = not self.paused
         until_ms = at_ms + (longer if asked_ms is None else min(asked_ms, _MOST_PAUSE_MS))
@@ -246,7 +246,7 @@ class Health:
 
     def leave_out(self, cause: Cause, reason: str, at_ms: float) -> None:
         """Enough speaks against it."""
-        self.standing.out(cause, reason, at_ms, self._settings)
+        self.standing.out(cause, reason, at_ms, self.settings)
         self.failures.forget()
         self.trial_request = None
         self.canary_missing = False

@@ -57,6 +57,16 @@ class HealthKeeper:
         """Somebody is left out, paused or kept."""
         self._ticked_ms: float | None = None
 
+    def change(self, settings: HealthSettings) -> None:
+        """Other limits from now on; what was found by the former ones stays until it is looked at again."""
+        switched = settings.canary != self._settings.canary
+        self._settings = self._judge.settings = settings
+        for entry in self._entries.values():
+            entry.health.settings = settings
+            if switched:
+                crashed = self._crashes[entry.id] >= _CRASHES_TO_STOP
+                entry.health.canary_off = why_no_canary(settings, entry.spec, crashed)
+
     # ---- membership
 
     def joined(self, spec: WorkerSpec, before: WorkerEntry | None, at_ms: float) -> Health:
@@ -72,6 +82,7 @@ class HealthKeeper:
         self.changes.forget(worker)
         for key in [key for key in self.canaries if key[0] == worker]:
             del self.canaries[key]
+        self._review()
 
     def moved(self, entry: WorkerEntry) -> None:
         """Something of its health changed: its exclusion, and perhaps who else has to be used."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def allowed_out(usable: int, most_out: float) -> int:
@@ -12,15 +12,15 @@ def allowed_out(usable: int, most_out: float) -> int:
 
 
 def kept_in(
-    groups: Mapping[Hashable, Sequence[str]], left_out: Iterable[tuple[float, str]], most_out: float
+    groups: Mapping[tuple[str, str], Sequence[str]], left_out: Iterable[tuple[float, str]], most_out: float
 ) -> frozenset[str]:
     """Those that have to be used all the same.
 
-    `groups`: workers that could otherwise be used, by what they can stand in for each other for. `left_out`: since
-    when, and whom; the first ones stay out, since what was there before the others cannot be their common cause.
+    `groups`: workers that could otherwise be used, by model and role: they stand in for each other. `left_out`: since
+    when, and whom. The first ones stay out: where many follow there may be a common cause.
     """
     room = {group: allowed_out(len(workers), most_out) for group, workers in groups.items()}
-    groups_of: dict[str, list[Hashable]] = {}
+    groups_of: dict[str, list[tuple[str, str]]] = {}
     for group, workers in groups.items():
         for worker in workers:
             groups_of.setdefault(worker, []).append(group)

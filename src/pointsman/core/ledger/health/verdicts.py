@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from pointsman.core.ledger.entries import Flight, WorkerEntry
 from pointsman.core.ledger.events import CanaryRead, CanaryResult
@@ -22,6 +22,7 @@ from pointsman.core.ledger.health.standing import Position
 from pointsman.core.ledger.step_times import StepTimes, class_name
 from pointsman.core.ledger.table import FleetTable
 from pointsman.core.model.view import Column
+from pointsman.core.model.worker import WorkerId
 from pointsman.core.timing.step import StepCoefficients
 
 DOUBT_AFTER, OUT_AFTER = 0.75, 1.75
@@ -53,6 +54,9 @@ _ENOUGH_FIRST_TOKENS = 5
 _FIRST_TOKENS_FOR = 12.0
 """Heartbeats for which a first token counts."""
 _SLOW_CANARY_MS = 1_000.0
+
+
+Flows = Mapping[WorkerId, Flow]
 
 
 class Judge:
@@ -153,7 +157,7 @@ class Judge:
 
     # ---- how fast tokens come
 
-    def _crawls(self, entry: WorkerEntry, alike: list[WorkerEntry], flows: dict[str, Flow], at_ms: float) -> bool:
+    def _crawls(self, entry: WorkerEntry, alike: list[WorkerEntry], flows: Flows, at_ms: float) -> bool:
         """True if its streams crawl beside those of its like."""
         health, signs = entry.health, entry.health.signs
         flow = flows.get(entry.id)
@@ -178,7 +182,7 @@ class Judge:
         return True
 
     def _times_slower(
-        self, entry: WorkerEntry, flow: Flow, alike: list[WorkerEntry], flows: dict[str, Flow]
+        self, entry: WorkerEntry, flow: Flow, alike: list[WorkerEntry], flows: Flows
     ) -> float | None:
         """How many times as slow as its like, or, where none of them has streams, as its own load explains."""
         found = ((other, flows.get(other.id)) for other in alike if other is not entry)
