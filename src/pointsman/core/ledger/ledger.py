@@ -115,6 +115,7 @@ class Ledger:
             ev.ReplicaTold: self._replica_told,
             ev.ReplicaGone: self._fleet.replicas.gone,
             ev.Tick: self._tick,
+            ev.RulesChanged: self._rules_changed,
         }
         self._handlers = handlers
 
@@ -252,6 +253,11 @@ class Ledger:
     def timing(self) -> FleetTimes:
         """Learned step times of workers of which something is known. It is not changed later."""
         return _NO_TIMES if self._times is None else self._times.timing
+
+    def know_profile(self, name: str, step: StepCoefficients) -> None:
+        """Workers that join from now on may have this profile."""
+        if self._times is not None:
+            self._times.know_profile(name, step)
 
     def snapshot(self) -> FleetSnapshot:
         """Everything that people and metrics are shown."""
@@ -470,6 +476,10 @@ class Ledger:
     def _metrics_read(self, event: ev.MetricsRead) -> None:
         entry = self._fleet.entry(event.worker)
         self._fleet.metrics_read(entry, event, self._mean_bytes_per_token(entry))
+
+    def _rules_changed(self, event: ev.RulesChanged) -> None:
+        self._fleet.rules_changed(event)
+        self._retries.share = event.retry_share
 
     def _tick(self, event: ev.Tick) -> None:
         self._fleet.ticked(event.at_ms)

@@ -53,6 +53,10 @@ class StepTimes:
         """As of the last tick, of workers of which something is known. Never changed: a new one takes its place."""
         return self._timing
 
+    def know_profile(self, name: str, step: StepCoefficients) -> None:
+        """Workers that join from now on may have this profile."""
+        self._priors[name] = step
+
     # ---- workers
 
     def joined(self, entry: WorkerEntry) -> None:

@@ -7,17 +7,17 @@ import json
 import pytest
 
 from pointsman.core.model.errors import ConfigError
-from pointsman.edge.cluster.discovery.record import NoAddressError, record_of_json
+from pointsman.edge.cluster.discovery.record import NoAddressError, WorkerRecord, record_of_json
 
 
 def read(**keys: object) -> object:
-    return record_of_json(json.dumps(keys).encode(), "etcd /w/a")
+    return record_of_json(json.dumps(keys).encode(), "etcd /w/a", WorkerRecord)
 
 
 def test_keys_of_nodes_and_more() -> None:
-    record = record_of_json(b'{"url": "http://a:8000", "name": "x", "weight": 2, "draining": "it stops"}', "k")
+    record = record_of_json(b'{"url": "http://a:8000", "name": "x", "weight": 2, "draining": "it stops"}', "k", WorkerRecord)
     assert (record.engine_name, record.url, record.weight, record.draining) == ("x", "http://a:8000", 2.0, "it stops")
-    assert record_of_json(b'{"url": "http://a:8000", "draining": null}', "k").draining is None
+    assert record_of_json(b'{"url": "http://a:8000", "draining": null}', "k", WorkerRecord).draining is None
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_no_url_at_all() -> None:
 )
 def test_malformed(value: bytes, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        record_of_json(value, "etcd /w/a")
+        record_of_json(value, "etcd /w/a", WorkerRecord)
     assert message in str(caught.value)
     assert not isinstance(caught.value, NoAddressError)

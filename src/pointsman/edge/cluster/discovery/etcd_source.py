@@ -13,7 +13,7 @@ import msgspec
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.discovery.discovery import DiscoveryStatus, Offer, ReadRecord
 from pointsman.edge.cluster.discovery.etcd_view import EtcdView
-from pointsman.edge.cluster.discovery.record import NoAddressError, record_of_json
+from pointsman.edge.cluster.discovery.record import NoAddressError, WorkerRecord, record_of_json
 from pointsman.edge.cluster.discovery.standing import MALFORMED, NO_ADDRESS, Standing
 from pointsman.edge.cluster.etcd.client import Changes, Listing
 from pointsman.edge.cluster.etcd.errors import CompactedError, EtcdError
@@ -164,7 +164,7 @@ class EtcdDiscovery:
         for key, value in sorted(self._view.values.items()):
             where = f"etcd {key.decode(errors='replace')}"
             try:
-                sources.extend(checked([self._read(record_of_json(value, where))]))
+                sources.extend(checked([self._read(record_of_json(value, where, WorkerRecord))]))
             except ConfigError as error:
                 ignored.add(where)
                 text = str(error) if str(error).startswith(where) else f"{where}: {error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.discovery.discovery import DiscoveryStatus, Offer, ReadRecord
-from pointsman.edge.cluster.discovery.record import NoAddressError, record_of_node
+from pointsman.edge.cluster.discovery.record import NoAddressError, WorkerRecord, record_of_node
 from pointsman.edge.cluster.discovery.standing import NO_ADDRESS, Standing
 from pointsman.edge.cluster.members import WorkerSource, checked
 from pointsman.edge.configuration.loader import read_text
@@ -128,7 +128,7 @@ class FileDiscovery:
         return checked(sources)
 
     def _source(self, item: Node, number: int) -> WorkerSource:
-        record = record_of_node(item, f"[{number}]")
+        record = record_of_node(item, f"[{number}]", WorkerRecord)
         try:
             return self._read(record)
         except ConfigError as error:

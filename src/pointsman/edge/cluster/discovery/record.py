@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -10,6 +10,7 @@ from msgspec import Meta
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.members import NO_HOST
 from pointsman.edge.configuration.build import build
+from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.nodes import MappingNode, Place, ScalarNode, plain_node
 from pointsman.edge.configuration.nodes import Node as YamlNode
@@ -25,11 +26,23 @@ class WorkerRecord(Node, frozen=True, kw_only=True):
     ] = None
 
 
+R = TypeVar("R", bound=WorkerRecord)
+
+
 class NoAddressError(ConfigError):
     """Whoever wrote the record had no address for the engine yet. That is no fault: it will be written again."""
 
 
-def record_of_json(value: bytes, where: str) -> WorkerRecord:
+class RegisteredRecord(WorkerRecord, frozen=True, kw_only=True):
+    """An engine as `POST /v1/workers` takes it."""
+
+    ttl: Annotated[
+        Duration | None,
+        Meta(description="It leaves after that unless it is posted again; absent: it stays until it is deleted."),
+    ] = None
+
+
+def record_of_json(value: bytes, where: str, kind: type[R]) -> R:
     """From one JSON object; `where` begins the message of the ConfigError that a wrong one raises.
 
     Raises NoAddressError for one without an address.
@@ -38,10 +51,10 @@ def record_of_json(value: bytes, where: str) -> WorkerRecord:
         plain = msgspec.json.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: this is no JSON: {error}") from None
-    return record_of_node(plain_node(plain, Place(where)), "")
+    return record_of_node(plain_node(plain, Place(where)), "", kind)
 
 
-def record_of_node(node: YamlNode, path: str) -> WorkerRecord:
+def record_of_node(node: YamlNode, path: str, kind: type[R]) -> R:
     """From what was read of YAML; `path` of it begins messages. Raises like `record_of_json`."""
     if not isinstance(node, MappingNode):
         raise ConfigError(f"{node.place}: {path or 'the record'}: expected keys and values of one engine, such as url")
@@ -49,7 +62,7 @@ def record_of_node(node: YamlNode, path: str) -> WorkerRecord:
     url = node.values.get("url")
     if url is None or (isinstance(url, ScalarNode) and _says_nothing(url.value)):
         raise NoAddressError(f"{place}: {path + ': ' if path else ''}it has no address yet")
-    return build(node, WorkerRecord, path)
+    return build(node, kind, path)
 
 
 def _says_nothing(url: object) -> bool:

@@ -1,0 +1,136 @@
+"""Registrations: engines that were named over the admin API, and orders to drain, the same in all front ends. Pure.
+
+Each name has one registration and one order; of two the later one counts, whichever way they come. A deletion is a
+registration without a record, kept so that no older word brings the engine back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+FORGET_AFTER_MS = 3_600_000.0
+"""Of deletions and ended drains: who was away for longer may bring them back."""
+MOST = 10_000
+"""Names."""
+
+
+class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was last said of an engine."""
+
+    name: str
+    stamp_ms: float
+    """Wall clock of the front end that was told."""
+    replica: str
+    """That front end."""
+    record: msgspec.Raw | None = None
+    """As it was posted; None: deleted."""
+    ttl_s: float | None = None
+    """After that it counts as deleted, unless it was said again."""
+    drain: bool = False
+    """Of a deletion: only once nothing runs there any more."""
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """Of two the larger one counts."""
+        return (self.stamp_ms, self.replica)
+
+
+class DrainOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That an engine shall drain, or shall no more."""
+
+    name: str
+    stamp_ms: float
+    replica: str
+    reason: str | None = None
+    """None: it gets work again."""
+    grace_s: float | None = None
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """Of two the larger one counts."""
+        return (self.stamp_ms, self.replica)
+
+
+class WorkersMessage(msgspec.Struct, omit_defaults=True):
+    """What front ends tell each other."""
+
+    registrations: list[Registration] = []
+    drains: list[DrainOrder] = []
+    number: int | None = None
+    """The others answer with it once they did what it says."""
+    done: tuple[str, int] | None = None
+    """Such an answer: the replica that told, and its number."""
+
+
+class Registrations:
+    """The latest word on each name. `now_ms` is a clock that only grows."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Registration] = {}
+        self._heard_ms: dict[str, float] = {}
+        self._drains: dict[str, DrainOrder] = {}
+
+    def merge(self, registration: Registration, now_ms: float) -> bool:
+        """Whether this is news. What is older than what is known is none."""
+        known = self._latest.get(registration.name)
+        if known is not None and known.order >= registration.order:
+            return False
+        if known is None and len(self._latest) >= MOST:
+            return False
+        self._latest[registration.name] = registration
+        self._heard_ms[registration.name] = now_ms
+        return True
+
+    def merge_drain(self, order: DrainOrder) -> bool:
+        """Whether this is news."""
+        known = self._drains.get(order.name)
+        if (known is not None and known.order >= order.order) or (known is None and len(self._drains) >= MOST):
+            return False
+        self._drains[order.name] = order
+        return True
+
+    def next_stamp_ms(self, name: str, wall_ms: float) -> float:
+        """A stamp that counts above all that is known of a name, even if clocks differ."""
+        known = [entry.stamp_ms for entry in (self._latest.get(name), self._drains.get(name)) if entry is not None]
+        return max([wall_ms, *(stamp_ms + 0.001 for stamp_ms in known)])
+
+    def get(self, name: str) -> Registration | None:
+        """The latest word on a name."""
+        return self._latest.get(name)
+
+    def living(self) -> Iterator[Registration]:
+        """Those that have a record, the oldest first."""
+        found = (one for one in self._latest.values() if one.record is not None)
+        return iter(sorted(found, key=lambda one: one.order))
+
+    def drains(self) -> tuple[DrainOrder, ...]:
+        """All orders."""
+        return tuple(self._drains.values())
+
+    def everything(self) -> tuple[list[Registration], list[DrainOrder]]:
+        """For a front end that is new."""
+        return list(self._latest.values()), list(self._drains.values())
+
+    def expired(self, now_ms: float) -> list[str]:
+        """Names whose time is over. They are deletions from now on."""
+        over = []
+        for one in list(self._latest.values()):
+            if one.record is None or one.ttl_s is None or now_ms - self._heard_ms[one.name] < 1000 * one.ttl_s:
+                continue
+            over.append(one.name)
+            # With the same stamp: another front end that still hears of it is believed when it says so.
+            self._latest[one.name] = msgspec.structs.replace(one, record=None, ttl_s=None)
+            self._heard_ms[one.name] = now_ms
+        return over
+
+    def forget(self, now_ms: float, wall_ms: float, engines: Iterable[str]) -> None:
+        """Drop what nobody needs any more: old deletions, and drains that ended or whose engines are gone."""
+        for name, heard_ms in list(self._heard_ms.items()):
+            if self._latest[name].record is None and now_ms - heard_ms >= FORGET_AFTER_MS:
+                del self._latest[name], self._heard_ms[name]
+        there = set(engines)
+        for order in list(self._drains.values()):
+            if wall_ms - order.stamp_ms >= FORGET_AFTER_MS and (order.reason is None or order.name not in there):
+                del self._drains[order.name]

@@ -1,0 +1,295 @@
+"""Registrar: engines that come and go over the admin API, and drains by hand, the same at all front ends of a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from pointsman.core.model.errors import ConfigError, PointsmanError
+from pointsman.edge.cluster.discovery.discovery import DiscoveryState, DiscoveryStatus, ReadRecord
+from pointsman.edge.cluster.discovery.record import RegisteredRecord, record_of_json
+from pointsman.edge.cluster.discovery.registrations import DrainOrder, Registration, Registrations, WorkersMessage
+from pointsman.edge.cluster.members import WorkerSource, checked
+from pointsman.edge.cluster.membership import API, Member, Membership
+from pointsman.edge.cluster.replicas.bus import Bus, ReplicaId
+from pointsman.edge.serving.clock import Clock
+from pointsman.edge.serving.drains import Drains, UnknownEngineError
+
+_log = logging.getLogger("pointsman.serving")
+
+TOPIC = "workers"
+REACH_S = 0.5
+"""What other front ends get to answer."""
+
+
+class TakenError(PointsmanError):
+    """Another engine has that name or URL, or another place names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Front ends that heard of a change and did it."""
+
+    reached: int
+    """This one included."""
+    missing: tuple[ReplicaId, ...] = ()
+    """Those that did not answer in time; they will hear of it when they can be reached again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What became of a registration."""
+
+    source: WorkerSource
+    origin: str
+    """The place that names it; one that another place names already needs no registration."""
+    is_new: bool
+    reach: Reach
+
+
+class Registrar:
+    """What was registered here or at another front end.
+
+    Args:
+        read: the source that a record stands for; raises ConfigError.
+        now_ms: only grows.
+        wall_ms: the time of day, by which the later of two words is known.
+    """
+
+    def __init__(
+        self, membership: Membership, drains: Drains, bus: Bus, read: ReadRecord, now_ms: Clock, wall_ms: Clock
+    ) -> None:
+        self._membership = membership
+        self._drains = drains
+        self._bus = bus
+        self._read = read
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._began_ms = now_ms()
+        self._book = Registrations()
+        self._sources: dict[str, WorkerSource] = {}
+        """Of living registrations, and of deleted ones that still drain."""
+        self._leaving: set[str] = set()
+        self._undone: set[str] = set()
+        """Engines that shall drain and are not known here yet."""
+        self._refused = 0
+        self._peers: set[ReplicaId] = set()
+        self._number = 0
+        self._waiting: dict[int, tuple[set[ReplicaId], asyncio.Event]] = {}
+        bus.subscribe(TOPIC, self._heard, self._gone, self._whole)
+
+    @property
+    def status(self) -> DiscoveryStatus:
+        """As a place where engines are found."""
+        return DiscoveryStatus(
+            API,
+            "POST /v1/workers",
+            DiscoveryState.CONNECTED,
+            "",
+            self._began_ms,
+            len(self._sources),
+            len(self._leaving),
+            ignored_total=(("malformed", self._refused),) if self._refused else (),
+        )
+
+    # ---- what is asked for here
+
+    async def post(self, body: bytes) -> Posted:
+        """Register an engine, or say something else of it. Raises ConfigError that names the key, and TakenError."""
+        record = record_of_json(body, "body", RegisteredRecord)
+        (source,) = checked([self._read(record)])
+        member = self._taken(source)
+        if member is not None and member.origin != API:
+            return Posted(source, member.origin, False, Reach(1))
+        registration = Registration(
+            source.name,
+            self._book.next_stamp_ms(source.name, self._wall_ms()),
+            self._bus.replica,
+            msgspec.Raw(body),
+            None if record.ttl is None else record.ttl.s,
+        )
+        self._book.merge(registration, self._now_ms())
+        self._register(source)
+        await self._membership.settled()
+        return Posted(source, API, member is None, await self._tell(WorkersMessage([registration])))
+
+    async def delete(self, name: str, *, now: bool) -> Reach:
+        """Drain an engine, then forget it; `now`: forget it at once, what runs there goes on.
+
+        Raises UnknownEngineError, and TakenError when another place names it.
+        """
+        member = self._membership.member(name)
+        if member is None:
+            known = ", ".join(sorted(one.source.name for one in self._membership.members())) or "none"
+            raise UnknownEngineError(f"no engine is called {name!r}; there are {known}")
+        if member.origin != API:
+            raise TakenError(
+                f"{name} is named by the {member.origin}: remove it there, or drain it: POST /v1/workers/{name}/drain"
+            )
+        stamp_ms = self._book.next_stamp_ms(name, self._wall_ms())
+        deletion = Registration(name, stamp_ms, self._bus.replica, drain=not now)
+        self._book.merge(deletion, self._now_ms())
+        self._unregister(deletion)
+        await self._membership.settled()
+        return await self._tell(WorkersMessage([deletion]))
+
+    async def drain(self, name: str, reason: str, grace_s: float | None) -> Reach:
+        """No new work for an engine, at any front end. Raises UnknownEngineError."""
+        self._drains.begin(name, reason, grace_s)
+        return await self._order(name, reason, grace_s)
+
+    async def resume(self, name: str) -> Reach:
+        """It gets work again. Raises UnknownEngineError, and TakenError for one that is about to be forgotten."""
+        if name in self._leaving:
+            raise TakenError(f"{name} was deleted and drains for that; post it again to keep it")
+        self._drains.resume(name)
+        return await self._order(name, None, None)
+
+    def look(self) -> None:
+        """Every second or so: what has not been said again in time leaves."""
+        now_ms = self._now_ms()
+        for name in self._book.expired(now_ms):
+            _log.warning("%s: was not registered again in time, and leaves", name)
+            self._drop(name)
+        for order in self._book.drains():
+            if order.name in self._undone:
+                self._do(order)
+        self._book.forget(now_ms, self._wall_ms(), [one.source.name for one in self._membership.members()])
+
+    # ---- what is done
+
+    def _taken(self, source: WorkerSource) -> Member | None:
+        """The engine itself, if there is one already. Raises TakenError when it is another one."""
+        for member in self._membership.members():
+            same_url = member.source.url.rstrip("/").lower() == source.url.rstrip("/").lower()
+            if member.source.name == source.name:
+                if not same_url:
+                    raise TakenError(
+                        f"{source.name} is {member.source.url} already, named by the {member.origin}; choose another "
+                        "name, or delete that one first"
+                    )
+                return member
+            if same_url:
+                raise TakenError(f"{source.url} is {member.source.name} already, named by the {member.origin}")
+        return None
+
+    def _register(self, source: WorkerSource) -> None:
+        if source.name in self._leaving:
+            self._leaving.discard(source.name)
+            self._drains.resume(source.name)
+        self._sources[source.name] = source
+        self._offer()
+
+    def _unregister(self, deletion: Registration) -> None:
+        name = deletion.name
+        if name not in self._sources:
+            return
+        try:
+            if deletion.drain:
+                self._leaving.add(name)
+                self._drains.begin(name, "deleted over the admin API", then=lambda: self._left(name))
+                return
+        except UnknownEngineError:
+            pass  # it was refused here, so nothing runs there
+        self._drop(name)
+
+    def _left(self, name: str) -> None:
+        if name in self._leaving:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._leaving.discard(name)
+        if self._sources.pop(name, None) is not None:
+            self._offer()
+
+    def _offer(self) -> None:
+        self._membership.offer(API, [self._sources[name] for name in sorted(self._sources)])
+
+    async def _order(self, name: str, reason: str | None, grace_s: float | None) -> Reach:
+        stamp_ms = self._book.next_stamp_ms(name, self._wall_ms())
+        order = DrainOrder(name, stamp_ms, self._bus.replica, reason, grace_s)
+        self._book.merge_drain(order)
+        self._undone.discard(name)
+        return await self._tell(WorkersMessage(drains=[order]))
+
+    def _do(self, order: DrainOrder) -> None:
+        self._undone.discard(order.name)
+        try:
+            if order.reason is not None:
+                self._drains.begin(order.name, order.reason, order.grace_s)
+            elif order.name not in self._leaving:
+                self._drains.resume(order.name)
+        except UnknownEngineError:
+            if order.reason is not None:
+                self._undone.add(order.name)
+
+    # ---- between front ends
+
+    async def _tell(self, message: WorkersMessage) -> Reach:
+        self._number += 1
+        message.number = self._number
+        waiting, answered = set(self._peers), asyncio.Event()
+        self._waiting[self._number] = (waiting, answered)
+        try:
+            self._bus.publish(TOPIC, msgspec.json.encode(message))
+            asked = len(waiting)
+            if asked:
+                try:
+                    async with asyncio.timeout(REACH_S):
+                        await answered.wait()
+                except TimeoutError:
+                    _log.warning("%d of %d other front ends did not answer: %s", len(waiting), asked, sorted(waiting))
+            return Reach(1 + asked - len(waiting), tuple(sorted(waiting)))
+        finally:
+            del self._waiting[message.number]
+
+    def _heard(self, replica: ReplicaId, payload: bytes) -> None:
+        self._peers.add(replica)
+        try:
+            message = msgspec.json.decode(payload, type=WorkersMessage)
+        except msgspec.MsgspecError as error:
+            _log.error("front end %s says what can't be read of engines; is it of another version? %s", replica, error)
+            return
+        for registration in message.registrations:
+            if self._book.merge(registration, self._now_ms()):
+                self._follow(registration)
+        for order in message.drains:
+            if self._book.merge_drain(order):
+                self._do(order)
+        if message.number is not None:
+            self._bus.publish(TOPIC, msgspec.json.encode(WorkersMessage(done=(replica, message.number))))
+        if message.done is not None and message.done[0] == self._bus.replica:
+            self._answered(replica, message.done[1])
+
+    def _follow(self, registration: Registration) -> None:
+        if registration.record is None:
+            self._unregister(registration)
+            return
+        try:
+            record = record_of_json(bytes(registration.record), f"engine {registration.name}", RegisteredRecord)
+            (source,) = checked([self._read(record)])
+        except ConfigError as error:
+            self._refused += 1
+            _log.error("an engine that front end %s took can't be used here: %s", registration.replica, error)
+            return
+        self._register(source)
+
+    def _answered(self, replica: ReplicaId, number: int) -> None:
+        if number in self._waiting:
+            waiting, answered = self._waiting[number]
+            waiting.discard(replica)
+            if not waiting:
+                answered.set()
+
+    def _gone(self, replica: ReplicaId) -> None:
+        """What it registered stays: that is no property of the front end."""
+        self._peers.discard(replica)
+        for number in tuple(self._waiting):
+            self._answered(replica, number)
+
+    def _whole(self) -> bytes:
+        registrations, drains = self._book.everything()
+        return msgspec.json.encode(WorkersMessage(registrations, drains))
