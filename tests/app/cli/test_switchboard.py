@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from pointsman.app.cli.processes import _without_rollout
+from pointsman.app.cli.supervisor import _without_rollout
 from pointsman.app.cli.switchboard import Message, Switchboard, follow
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.trials.arms import By

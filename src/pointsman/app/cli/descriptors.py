@@ -14,6 +14,7 @@ _MACOS_MOST = 10_240
 """OPEN_MAX of macOS, which takes no higher soft limit than this unless it was set up to."""
 _RESERVED = 200
 """For listening, logs, probes, admin routes, libraries."""
+_KEPT_BACK = 64
 _PER_STREAM = 2
 """The client's connection and the engine's."""
 
@@ -39,6 +40,15 @@ def _raise() -> int:
 def max_connections(descriptors: int) -> int:
     """Client connections that a front end with that many descriptors can serve."""
     return max(1, (descriptors - _RESERVED) // _PER_STREAM)
+
+
+def highest_for_clients() -> int | None:
+    """The highest number that the descriptor of a client's connection may have; None: there is no limit.
+
+    Above it few are left, whatever took them: those are for engines, probes, logs and the admin port.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else max(16, soft - min(_KEPT_BACK, soft // 4))
 
 
 def connections_that_fit() -> int:

@@ -7,22 +7,38 @@ import dataclasses
 import gc
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import click
 
-from pointsman.app.cli.descriptors import connections_that_fit
-from pointsman.app.cli.switchboard import follow
+from pointsman.app.cli.descriptors import connections_that_fit, highest_for_clients
+from pointsman.app.cli.seats import Seat
+from pointsman.app.cli.signals import Signals
+from pointsman.app.cli.switchboard import Wishes, follow
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
+from pointsman.edge.serving.reload.source import ConfigSource
 from pointsman.edge.serving.rollout_order import RolloutOrder
 from pointsman.edge.serving.settings import FrontendSettings
 
 
-def front_end_settings(tree: ConfigTree, *, reuse_port: bool = False) -> FrontendSettings:
+SETTLE_S = 5.0
+"""What engines get to be asked before a member takes the place of another one."""
+
+
+def front_end_settings(tree: ConfigTree) -> FrontendSettings:
     """The settings of a front end of this process, which takes as many connections as the system lets it."""
-    settings = FrontendSettings.of(tree, os.environ, reuse_port=reuse_port)
-    limits = dataclasses.replace(settings.limits, max_connections=connections_that_fit())
+    settings = FrontendSettings.of(tree, os.environ)
+    fit = connections_that_fit()
+    wanted = settings.limits.max_connections
+    limits = dataclasses.replace(
+        settings.limits,
+        max_connections=fit if wanted is None else min(wanted, fit),
+        max_descriptor=highest_for_clients(),
+    )
     return dataclasses.replace(settings, limits=limits)
 
 
@@ -45,25 +61,53 @@ class Membership:
     """In force, instead of the configuration's."""
     count: int
     """Of all."""
+    seat: Seat
+    """Where it listens."""
+    bus: Path
+    """Folder in which they find each other's sockets."""
 
 
-async def serve_here(tree: ConfigTree, member: Membership | None = None) -> int:
-    """Serve until cancelled; then requests in flight get `shutdown_grace`. Never returns by itself.
+async def serve_here(
+    tree: ConfigTree, signals: Signals, reread: Callable[[], ConfigTree], member: Membership | None = None
+) -> int:
+    """Serve until cancelled; then requests in flight get `shutdown_grace`. Returns when a member was replaced.
 
-    A member shares the port, the policy and the rollout with the supervisor's other front ends.
+    A member shares the port, the policy and the rollout with the supervisor's other front ends. `reread` gives the
+    configuration anew, on SIGHUP and `POST /v1/reload`.
     """
-    settings = front_end_settings(tree, reuse_port=member is not None)
+    wishes = Wishes()
+    settings = _settings(tree, member)
     if member is not None:
-        settings = dataclasses.replace(settings, rollout=member.rollout, watchers=member.count)
-    frontend = Frontend(settings)
+        settings = dataclasses.replace(settings, rollout=member.rollout)
+    roll_over = None if member is None else wishes.note_roll_over
+    source = ConfigSource(tree, reread, partial(_settings, member=member), wishes.note_reload, roll_over)
+    frontend = Frontend(settings, config=source)
     await frontend.start()
     keep_for_good()
+    signals.hurry, signals.reload = frontend.hurry, frontend.reload_by_signal
+    replaced = False
     try:
         if member is None:
             click.echo(f"pointsman serves {frontend.url}/v1  (admin: {frontend.admin_url}; Ctrl-C stops)")
             await asyncio.Event().wait()
         else:
-            await follow(member.line, frontend.admin_url, frontend.policy)
+            await follow(member.line, frontend.admin_url, frontend.policy, wishes)
+            await frontend.retire(frontend.graces.shutdown_s)
+            replaced = True
     finally:
-        await frontend.close(tree.control_plane.shutdown_grace.s)
+        if not replaced:
+            await frontend.close(frontend.graces.shutdown_s, frontend.graces.ready_lag_s)
     return 0
+
+
+def _settings(tree: ConfigTree, member: Membership | None) -> FrontendSettings:
+    settings = front_end_settings(tree)
+    if member is None:
+        return settings
+    return dataclasses.replace(
+        settings,
+        watchers=member.count,
+        client_sockets=member.seat.client,
+        admin_sockets=member.seat.admin,
+        settle_s=SETTLE_S,
+    )

@@ -19,6 +19,7 @@ _VERBS = {
     "simulate": "Compare policies and fleets on a trace, before anything is switched on.",
     "advise": "What to do with a workload and so many GPUs, in plain words.",
     "status": "What a running front end knows: workers, load, cache hits, reasons.",
+    "reload": "The configuration of running front ends, read again; or all of them replaced one by one.",
     "explain": "Why a worker got a request, what came true, and whether load is uneven.",
     "policies": "The policies of a running front end; switch between them.",
     "rollout": "A new policy for a share of the traffic: begin, watch, widen, roll back.",

@@ -1,66 +1,100 @@
-"""`serve --processes N`: several front ends on one port, started by fork, watched, stopped together."""
+"""`serve --processes N`: several front ends on one port, started by fork, watched, replaced and stopped together."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 import click
 import msgspec
 
+from pointsman.app.cli.bus_folder import bus_folder
 from pointsman.app.cli.front_end import Membership, serve_here
-from pointsman.app.cli.main import EXIT_ERROR
 from pointsman.app.cli.run_loop import run_until_stopped
+from pointsman.app.cli.seats import Seat, take_seat
 from pointsman.app.cli.siblings import SiblingsFile, runtime_folder
-from pointsman.app.cli.switchboard import Switchboard
-from pointsman.core.model.errors import ConfigError, PointsmanError
+from pointsman.app.cli.signals import Signals
+from pointsman.app.cli.supervisor import Supervisor
+from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.decision_log import DecisionLog
+from pointsman.edge.configuration.replicas import Replicas
 from pointsman.edge.configuration.tree import ConfigTree
-from pointsman.edge.engines.local.parent import die_with_parent
 from pointsman.edge.serving.rollout_order import RolloutOrder
-from pointsman.edge.serving.settings import configured_orders
 from pointsman.edge.wire.listening import refuse_taken
 
 _log = logging.getLogger("pointsman.cli")
 
-_RESTART_PAUSE_S = 1.0
 _KILL_AFTER_S = 5.0
 """Beyond the grace that requests get."""
-_POLL_S = 0.05
-_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def serve_in_processes(tree: ConfigTree, count: int) -> int:
-    """Serve with `count` front ends until a signal; the exit status.
+def serve_in_processes(tree: ConfigTree, count: int, reread: Callable[[], ConfigTree]) -> int:
+    """Serve with `count` front ends until a signal; the exit status. `reread` gives the configuration anew.
 
     Raises ConfigError or EngineError before any starts.
     """
-    trees = [_tree_of(tree, index) for index in range(count)]
+    trees = _trees_of(tree, count)
     plane = tree.control_plane
     _refuse_taken_port(plane)
-    last = f" to {plane.admin_port + count - 1}" if plane.admin_port else ""
-    click.echo(
-        f"pointsman serves port {plane.listen_port} with {count} front ends (admin ports {plane.admin_port}{last}). "
-        "A switch of the policy or a rollout at one reaches all; each counts its own requests and learns its own "
-        "prefixes."
-    )
-    sys.stdout.flush()
-    siblings = _siblings_file()
-    try:
-        return _Supervisor(trees, plane.shutdown_grace.s + _KILL_AFTER_S, siblings).run()
-    finally:
+    with ExitStack() as stack:
+        seats = []
+        for one in trees:
+            at = one.control_plane
+            seats.append(take_seat(at.listen_host, at.listen_port, at.admin_host, at.admin_port))
+            stack.callback(seats[-1].close)
+        last = f" to {plane.admin_port + count - 1}" if plane.admin_port else ""
+        click.echo(
+            f"pointsman serves port {plane.listen_port} with {count} front ends (admin ports "
+            f"{plane.admin_port}{last}). A switch of the policy or a rollout at one reaches all."
+        )
+        sys.stdout.flush()
+        siblings = _siblings_file()
         if siblings is not None:
-            siblings.close()
+            stack.callback(siblings.close)
+
+        folder = stack.enter_context(bus_folder(None if siblings is None else runtime_folder(os.environ)))
+
+        def serve(tree: ConfigTree, seat: Seat, line: socket.socket, rollout: RolloutOrder | None) -> int:
+            signals = Signals()
+            member = Membership(line, rollout, count, seat, folder)
+            index = seats.index(seat)
+            work = serve_here(tree, signals, lambda: _trees_of(reread(), count)[index], member)
+            return run_until_stopped(work, signals)
+
+        def again() -> list[ConfigTree]:
+            new = _trees_of(reread(), count)
+            return [_with_ports_of(one, old) for one, old in zip(new, trees, strict=True)]
+
+        return Supervisor(trees, seats, serve, _patience_s, siblings, again).run()
+
+
+def _patience_s(tree: ConfigTree) -> float:
+    return tree.control_plane.shutdown_grace.s + _KILL_AFTER_S
+
+
+def _trees_of(tree: ConfigTree, count: int) -> list[ConfigTree]:
+    return [_tree_of(tree, index) for index in range(count)]
+
+
+def _with_ports_of(tree: ConfigTree, old: ConfigTree) -> ConfigTree:
+    """Sockets are there for good. Raises ConfigError where the two exclude each other."""
+    plane, was = tree.control_plane, old.control_plane
+    ports = {key: getattr(was, key) for key in ("listen_host", "listen_port", "admin_host", "admin_port")}
+    changed = [key for key, value in ports.items() if getattr(plane, key) != value]
+    if not changed:
+        return tree
+    _log.warning("control-plane: %s can't change while front ends run; start anew for that", ", ".join(changed))
+    try:
+        return msgspec.structs.replace(tree, control_plane=msgspec.structs.replace(plane, **ports))
+    except KeyConflictError as error:
+        raise ConfigError(f"control-plane.{error.key}: {error.message}") from None
 
 
 def _siblings_file() -> SiblingsFile | None:
@@ -82,7 +116,20 @@ def _tree_of(tree: ConfigTree, index: int) -> ConfigTree:
         changed = msgspec.structs.replace(plane, admin_port=admin_port)
     except KeyConflictError as error:
         raise ConfigError(f"--processes: the admin port of front end {index + 1}: {error.message}") from None
-    return msgspec.structs.replace(tree, control_plane=changed, decision_log=_log_of(tree.decision_log, index))
+    log, replicas = _log_of(tree.decision_log, index), _replicas_of(tree.replicas, index)
+    return msgspec.structs.replace(tree, control_plane=changed, decision_log=log, replicas=replicas)
+
+
+def _replicas_of(replicas: Replicas, index: int) -> Replicas:
+    """Each front end tells others of its load at a port of its own, as with admin ports."""
+    changed = {}
+    for key in ("listen", "advertise"):
+        place = getattr(replicas, key)
+        if place is not None and place.port:
+            if place.port + index > 65535:
+                raise ConfigError(f"--processes: replicas.{key}: port {place.port} + {index} is above 65535; lower it")
+            changed[key] = place.with_port(place.port + index)
+    return msgspec.structs.replace(replicas, **changed)
 
 
 def _log_of(log: DecisionLog, index: int) -> DecisionLog:
@@ -93,141 +140,6 @@ def _log_of(log: DecisionLog, index: int) -> DecisionLog:
     return msgspec.structs.replace(log, path=str(path.with_name(f"{path.stem}.{index + 1}{path.suffix}")))
 
 
-def _without_rollout(tree: ConfigTree, policy: str) -> ConfigTree:
-    """The rollout goes another way: by now another one may be in force, or its policy be that of all."""
-    routing = tree.routing
-    shadow = tuple(name for name in routing.shadow if name != policy)
-    changed = msgspec.structs.replace(routing, policy=policy, rollout=None, shadow=shadow)
-    return msgspec.structs.replace(tree, routing=changed)
-
-
 def _refuse_taken_port(plane: ControlPlane) -> None:
     """Front ends that share a port would also share it with a stranger who does the same."""
     refuse_taken(plane.listen_host, plane.listen_port, "--port")
-
-
-class _Supervisor:
-    """Parent of the front ends. Runs no event loop and no thread, so fork is safe."""
-
-    def __init__(self, trees: list[ConfigTree], kill_after_s: float, siblings: SiblingsFile | None) -> None:
-        self._trees = trees
-        self._siblings = siblings
-        self._written: list[str] = []
-        self._board = Switchboard(configured_orders(trees[0]))
-        self._kill_after_s = kill_after_s
-        self._children: dict[int, int] = {}
-        self._stopping = False
-        self._status = 0
-
-    def run(self) -> int:
-        """Start all, restart what ends, until a signal comes or a front end can't start at all."""
-        before = {number: signal.signal(number, self._on_signal) for number in _STOP}
-        try:
-            due = dict.fromkeys(range(len(self._trees)), 0.0)
-            while not self._stopping:
-                now = time.monotonic()
-                for index in [i for i, at in due.items() if at <= now]:
-                    del due[index]
-                    self._fork(index)
-                self._board.exchange()
-                for index in self._reap():
-                    self._board.hang_up(index)
-                    due[index] = time.monotonic() + _RESTART_PAUSE_S
-                self._write_siblings()
-                time.sleep(_POLL_S)
-            self._stop_all()
-        finally:
-            self._board.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return self._status
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stopping:
-            self._send(signal.SIGKILL)
-        self._stopping = True
-
-    def _fork(self, index: int) -> None:
-        parent = os.getpid()
-        orders = self._board.orders
-        tree = _without_rollout(self._trees[index], orders.policy)
-        line = self._board.connect(index)
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
-        pid = os.fork()
-        if pid == 0:
-            _in_child(lambda: self._serve(tree, line, orders.rollout), parent)
-        line.close()
-        self._children[pid] = index
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
-
-    def _serve(self, tree: ConfigTree, line: socket.socket, rollout: RolloutOrder | None) -> int:
-        """What a child does."""
-        self._board.close()
-        with line:
-            return run_until_stopped(serve_here(tree, Membership(line, rollout, len(self._trees))))
-
-    def _write_siblings(self) -> None:
-        urls = [url for _, url in sorted(self._board.admin_urls.items())]
-        # One that is being started again still counts: who asks for all must hear that one is missing.
-        if self._siblings is None or urls == self._written or len(urls) < len(self._trees):
-            return
-        self._written = urls
-        try:
-            self._siblings.write(urls)
-        except OSError as error:
-            _log.warning("`pointsman status` will show one of the front ends at a time: %s", error)
-
-    def _reap(self) -> list[int]:
-        """The front ends that ended by themselves and shall start again."""
-        ended = []
-        for pid, index in list(self._children.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if not done:
-                continue
-            del self._children[pid]
-            code = os.waitstatus_to_exitcode(status)
-            if code == EXIT_ERROR:  # it has said why; another try would say the same
-                self._stopping, self._status = True, EXIT_ERROR
-            else:
-                _log.warning("front end %d ended with status %d; starting it again", index + 1, code)
-                ended.append(index)
-        return ended
-
-    def _stop_all(self) -> None:
-        self._send(signal.SIGTERM)
-        deadline = time.monotonic() + self._kill_after_s
-        while self._children:
-            for pid in list(self._children):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    del self._children[pid]
-            if time.monotonic() > deadline:
-                _log.warning("%d front ends did not stop in time and are killed", len(self._children))
-                self._send(signal.SIGKILL)
-                deadline = float("inf")
-            time.sleep(_POLL_S)
-
-    def _send(self, number: signal.Signals) -> None:
-        for pid in self._children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-
-def _in_child(work: Callable[[], int], parent: int) -> None:
-    """Never returns. A session of its own: Ctrl-C in the terminal reaches the parent, which tells the children."""
-    status = 1
-    try:
-        os.setsid()
-        for number in _STOP:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
-        die_with_parent(parent)
-        status = work()
-    except PointsmanError as error:
-        click.echo(f"pointsman: {error}", err=True)
-        status = EXIT_ERROR
-    except Exception:
-        _log.exception("a front end failed")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)

@@ -12,40 +12,56 @@ from typing import Any
 import uvloop
 
 from pointsman.app.cli.main import EXIT_INTERRUPTED
+from pointsman.app.cli.signals import Signals
 
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
+def run_until_stopped(work: Coroutine[Any, Any, int], signals: Signals | None = None) -> int:
     """Run `work`; its result, or 0 when a signal ended it and it cleaned up.
 
-    The first signal cancels `work`, so its `finally` clauses clean up; a second one ends the process at once.
+    The first signal cancels `work`, so its `finally` clauses clean up; a second one ends the process at once. With
+    `signals` the second asks for haste where that is known, and SIGHUP to read the configuration again.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_watch_signals(work))
+        return runner.run(_watch_signals(work, signals or Signals()))
 
 
-async def _watch_signals(work: Coroutine[Any, Any, int]) -> int:
+async def _watch_signals(work: Coroutine[Any, Any, int], signals: Signals) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
-    stopping = False
+    asked = 0
 
     def stop() -> None:
-        nonlocal stopping
-        if stopping:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            _say("stopping (again to stop at once)")
+            task.cancel()
+        elif asked == 2 and signals.hurry is not None:
+            _say("stopping at once: what still runs is cut")
+            signals.hurry()
+        else:
             os._exit(EXIT_INTERRUPTED)
-        stopping = True
-        print("pointsman: stopping (again to stop at once)", file=sys.stderr, flush=True)
-        task.cancel()
+
+    def hang_up() -> None:
+        if signals.reload is None or asked or signals.hung_up():
+            stop()
+        else:
+            signals.reload()
 
     for number in _STOP:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, hang_up if number == signal.SIGHUP else stop)
     try:
         return await task
     except asyncio.CancelledError:
-        if stopping:
+        if asked:
             return 0
         raise
     finally:
         for number in _STOP:
             loop.remove_signal_handler(number)
+
+
+def _say(text: str) -> None:
+    print(f"pointsman: {text}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from pointsman.app.cli.configured import FrontendFlags, frontend_options, load_t
 from pointsman.app.cli.front_end import serve_here
 from pointsman.app.cli.processes import serve_in_processes
 from pointsman.app.cli.run_loop import run_until_stopped
+from pointsman.app.cli.signals import Signals
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.telemetry.logs import set_up_logs
 
@@ -30,9 +31,11 @@ def serve(
 ) -> int:
     """Serve the OpenAI API before engines that already run."""
     set_up_logs(log_level or "info")
-    tree = load_tree(FrontendFlags(config, host, port, admin_port, policy, engines))
+    flags = FrontendFlags(config, host, port, admin_port, policy, engines)
+    tree = load_tree(flags)
     if not tree.execution_group.nodes:
         raise ConfigError("no engines: give --engine URL, or execution-group.nodes in a file with --config")
     if processes > 1:
-        return serve_in_processes(tree, processes)
-    return run_until_stopped(serve_here(tree))
+        return serve_in_processes(tree, processes, lambda: load_tree(flags))
+    signals = Signals()
+    return run_until_stopped(serve_here(tree, signals, lambda: load_tree(flags)), signals)

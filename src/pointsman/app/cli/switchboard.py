@@ -23,7 +23,14 @@ class Message(msgspec.Struct, omit_defaults=True):
     """What goes over a line. From a front end: where its admin port is, or what it was told. To it: do so too."""
 
     admin_url: str | None = None
+    """It listens."""
     orders: Orders | None = None
+    reloaded: bool = False
+    """From a front end: it read the configuration again."""
+    roll_over: bool = False
+    """From a front end: somebody asked it that all be replaced."""
+    retire: bool = False
+    """To a front end: another one has its place."""
 
 
 class Switchboard:
@@ -34,8 +41,14 @@ class Switchboard:
         self.admin_urls: dict[int, str] = {}
         """Of the front ends that listen, by their numbers."""
         self._lines: dict[int, socket.socket] = {}
+        self.reloaded = False
+        """A front end read the configuration again; whoever sees it sets it back."""
+        self.roll_over = False
+        """Somebody asked a front end that all be replaced; likewise."""
         self._owed: set[int] = set()
         """Front ends that have not been told what is in force."""
+        self._retiring: set[int] = set()
+        """Front ends that have not been told that they were replaced."""
 
     def connect(self, index: int) -> socket.socket:
         """A new line to front end `index`; the end that it shall have. It must be started with what is in force."""
@@ -53,6 +66,7 @@ class Switchboard:
             line.close()
         self.admin_urls.pop(index, None)
         self._owed.discard(index)
+        self._retiring.discard(index)
 
     def exchange(self) -> None:
         """Hear and tell what is new. Never waits. What is heard last is in force."""
@@ -62,6 +76,19 @@ class Switchboard:
         for index in tuple(self._owed):
             if _sent(self._lines[index], Message(orders=self.orders)):
                 self._owed.discard(index)
+        for index in tuple(self._retiring):
+            if _sent(self._lines[index], Message(retire=True)):
+                self._retiring.discard(index)
+
+    def retire(self, index: int) -> None:
+        """Tell front end `index`, with the next exchange, that another one has its place."""
+        self._retiring.add(index)
+        self.admin_urls.pop(index, None)
+
+    def order(self, orders: Orders) -> None:
+        """These are in force from now on, for all."""
+        self.orders = orders
+        self._owed.update(self._lines)
 
     def close(self) -> None:
         """Hang up all."""
@@ -69,26 +96,54 @@ class Switchboard:
             self.hang_up(index)
 
     def _hear(self, index: int, message: Message) -> None:
-        if message.admin_url is not None:
+        if message.admin_url is not None and index not in self._retiring:
             self.admin_urls[index] = message.admin_url
+        self.reloaded |= message.reloaded
+        self.roll_over |= message.roll_over
         if message.orders is not None and message.orders != self.orders:
             self.orders = message.orders
             # The one that told it is told too: another change may have reached it in between.
             self._owed.update(self._lines)
 
 
-async def follow(line: socket.socket, admin_url: str, policy: ActivePolicy) -> None:
-    """A front end's end of its line: tells of changes made here, makes those made elsewhere. Until cancelled."""
+class Wishes:
+    """What a front end's admin port was asked for that only the supervisor can do, or has to know of."""
+
+    def __init__(self) -> None:
+        self.reloaded = False
+        self.roll_over = False
+
+    def note_reload(self) -> None:
+        """It read the configuration again."""
+        self.reloaded = True
+
+    def note_roll_over(self) -> None:
+        """Somebody wants all front ends to be replaced."""
+        self.roll_over = True
+
+
+async def follow(line: socket.socket, admin_url: str, policy: ActivePolicy, wishes: Wishes | None = None) -> None:
+    """A front end's end of its line: tells of changes made here, makes those made elsewhere.
+
+    Until cancelled, or told that another front end has its place.
+    """
+    wishes = wishes or Wishes()
     seen = policy.orders()
     announced = False
     while True:
         announced = announced or _sent(line, Message(admin_url=admin_url))
+        if wishes.reloaded and _sent(line, Message(reloaded=True)):
+            wishes.reloaded = False
+        if wishes.roll_over and _sent(line, Message(roll_over=True)):
+            wishes.roll_over = False
         now = policy.orders()
         if now != seen and _sent(line, Message(orders=now)):
             seen = now
         for message in _received(line):
             _obey(policy, message.orders)
             seen = policy.orders()
+            if message.retire:
+                return
         await asyncio.sleep(_POLL_S)
 
 

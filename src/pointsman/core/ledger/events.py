@@ -12,7 +12,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pointsman.core.ledger.health.settings import HealthSettings
 from pointsman.core.model.fault import Fault
+from pointsman.core.model.guards import Guards
 from pointsman.core.model.replica import ReplicaNews
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, BlockHash, KeySpec
@@ -343,6 +345,17 @@ class ReplicaGone:
 
 
 @dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """The operator wants other limits from now on."""
+
+    at_ms: float
+    guards: Guards
+    retry_share: float
+    """Retries that a request adds to their budget, 0 to 1."""
+    health: HealthSettings
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; send one about every second so that what has a TTL goes."""
 
@@ -355,4 +368,4 @@ WorkerEvent = MembershipEvent | HealthEvent | MetricsRead | GpuRead
 KvEvent = KvFeedChanged | KvChecked | BlocksStored | BlocksRemoved | BlocksCleared
 RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
 ReplicaEvent = ReplicaTold | ReplicaGone
-Event = WorkerEvent | KvEvent | RequestEvent | ReplicaEvent | Tick
+Event = WorkerEvent | KvEvent | RequestEvent | ReplicaEvent | Tick | RulesChanged

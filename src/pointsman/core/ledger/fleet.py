@@ -108,6 +108,11 @@ class Fleet:
         """The workers of an engine, and how many requests are at each."""
         return {entry.id: entry.in_flight for entry in self._entries.values() if engine_of(entry.id) == engine}
 
+    def rules_changed(self, event: ev.RulesChanged) -> None:
+        """Other guards, and other limits of health."""
+        self._guards = event.guards
+        self.health.change(event.health)
+
     def left(self, event: ev.WorkerLeft) -> None:
         """It is gone; its slot goes with its last request."""
         self._leave(self.entry(event.worker))

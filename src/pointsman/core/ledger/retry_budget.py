@@ -16,17 +16,18 @@ class RetryBudget:
         share: retries that a request adds, 0 to 1; 0: nothing is ever sent again.
     """
 
-    __slots__ = ("_at_ms", "_saved", "_share")
+    __slots__ = ("_at_ms", "_saved", "share")
 
     def __init__(self, share: float) -> None:
-        self._share = share
+        self.share = share
+        """Retries that a request adds; 0: nothing is ever sent again."""
         self._saved = SAVED_AT_START if share else 0.0
         self._at_ms: float | None = None
 
     def came(self) -> None:
         """A request came."""
         if self._saved < MOST_SAVED:
-            self._saved += self._share
+            self._saved += self.share
 
     def left(self, at_ms: float) -> bool:
         """Whether one more retry may be made."""
@@ -41,6 +42,6 @@ class RetryBudget:
     def _pass(self, at_ms: float) -> None:
         """What is free comes with time, up to what there is at the start."""
         before, self._at_ms = self._at_ms, at_ms
-        if before is None or not self._share or self._saved >= SAVED_AT_START:
+        if before is None or not self.share or self._saved >= SAVED_AT_START:
             return
         self._saved = min(SAVED_AT_START, self._saved + ALWAYS_PER_S * max(0.0, at_ms - before) / 1000)

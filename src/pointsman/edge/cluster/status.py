@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pointsman.edge.engines.facts import EngineFacts
 
 
+NOT_ASKED_YET = "not asked yet"
+"""Reason of an engine at which nobody has looked."""
+
+
 class EngineState(enum.StrEnum):
     """How an engine's last probe went."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import socket
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from aiohttp import web
@@ -55,8 +56,8 @@ class AdminServer:
         self._runner: web.AppRunner | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises EngineError that names the port when it is taken."""
+    async def start(self, host: str, port: int, socks: Sequence[socket.socket] = ()) -> None:
+        """Listen, or accept at `socks`, where somebody listens. Raises EngineError that names a port that is taken."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._auth.middleware])
         app.add_routes(
             [
@@ -73,9 +74,11 @@ class AdminServer:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._runner = runner
-        site = web.TCPSite(runner, host, port, ssl_context=None if self._tls is None else self._tls.context)
+        context = None if self._tls is None else self._tls.context
+        sites: list[web.BaseSite] = [web.SockSite(runner, sock, ssl_context=context) for sock in socks]
         try:
-            await site.start()
+            for site in sites or [web.TCPSite(runner, host, port, ssl_context=context)]:
+                await site.start()
         except OSError as error:
             await self.close()
             raise listen_error(host, port, "--admin-port", error) from error

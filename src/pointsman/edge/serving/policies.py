@@ -93,7 +93,7 @@ class ActivePolicy:
         self.rollout: LiveRollout | None = None
         if rollout is not None:
             self.rollout = self._made(rollout, "routing.rollout: ")
-        self.shadows = Shadows([self._usable(one, "routing.shadow: ") for one in shadow])
+        self.shadows = self.make_shadows(shadow)
 
     def names(self) -> list[str]:
         """Names that `switch` takes."""
@@ -152,6 +152,20 @@ class ActivePolicy:
             # The same one, over: what was seen here until then stays to be looked at.
             mine.end(f"at another front end: {wanted.ended}")
             mine.order = wanted
+
+    def check(self, orders: Orders) -> None:
+        """Raises PolicyError for orders that `obey` could not carry out."""
+        ActivePolicy(
+            self._registry,
+            orders.policy,
+            has_route_key=self._has_route_key,
+            rollout=orders.rollout,
+            watchers=self._watchers,
+        )
+
+    def make_shadows(self, names: Sequence[str]) -> Shadows:
+        """Shadows of these policies, to be put in `shadows`. Raises PolicyError."""
+        return Shadows([self._usable(one, "routing.shadow: ") for one in names])
 
     def _made(self, order: RolloutOrder, where: str = "") -> LiveRollout:
         if order.by is By.SESSION and not self._has_route_key:

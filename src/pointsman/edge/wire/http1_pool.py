@@ -26,7 +26,7 @@ class UpstreamPool:
         idle_timeout_s: float = 30.0,
         trusts: Trusts | None = None,
     ):
-        self._connect_timeout_s = connect_timeout_s
+        self.connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle_per_origin
         self._idle_timeout_s = idle_timeout_s
         self._trusts = trusts or Trusts()
@@ -75,7 +75,7 @@ class UpstreamPool:
         connection = UpstreamProtocol(self, origin, loop)
         trust = self._trusts.of(origin)
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(self.connect_timeout_s):
                 await loop.create_connection(
                     lambda: connection,
                     origin.host,
@@ -86,7 +86,7 @@ class UpstreamPool:
         except TimeoutError:
             connection.abort()
             raise UpstreamConnectError(
-                f"can't connect to {origin}: no answer within {self._connect_timeout_s:g} s"
+                f"can't connect to {origin}: no answer within {self.connect_timeout_s:g} s"
             ) from None
         except ssl.SSLError as error:
             connection.abort()

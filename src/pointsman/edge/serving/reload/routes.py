@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from aiohttp import web
 
@@ -13,7 +15,7 @@ from pointsman.edge.wire.errors import error_body
 class ReloadRoutes:
     """`POST /v1/reload` and `POST /v1/rollover`. Without a reloader there is nothing to read again."""
 
-    def __init__(self, reloader: Reloader | None) -> None:
+    def __init__(self, reloader: Callable[[], Reloader | None]) -> None:
         self._reloader = reloader
 
     def routes(self) -> list[web.RouteDef]:
@@ -21,20 +23,22 @@ class ReloadRoutes:
         return [web.post("/v1/reload", self._reload), web.post("/v1/rollover", self._roll_over)]
 
     async def _reload(self, request: web.Request) -> web.Response:
-        if self._reloader is None:
+        reloader = self._reloader()
+        if reloader is None:
             return _refused(409, "this front end was not started by `pointsman serve`: it has nothing to read again")
         try:
-            report = await self._reloader.reload("asked on the admin port")
+            report = await reloader.reload("asked on the admin port")
         except PointsmanError as error:
             return _refused(400, str(error))
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _roll_over(self, request: web.Request) -> web.Response:
-        if self._reloader is None or not self._reloader.can_roll_over():
+        reloader = self._reloader()
+        if reloader is None or not reloader.can_roll_over():
             return _refused(
                 409, "this front end is the only one here: only those of `serve --processes N` replace each other"
             )
-        self._reloader.roll_over()
+        reloader.roll_over()
         return web.json_response({"status": "front ends are replaced one by one; the log says how it goes"}, status=202)
 
 

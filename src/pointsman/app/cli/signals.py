@@ -1,0 +1,30 @@
+"""What signals mean to a verb that serves: the first asks it to stop, the second to stop at once, SIGHUP to read again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+
+class Signals:
+    """Filled in by the verb once it serves; until then its signals do what they do to any verb."""
+
+    def __init__(self) -> None:
+        self.hurry: Callable[[], None] | None = None
+        """On the second signal: wait for nobody any more, but end properly."""
+        self.reload: Callable[[], None] | None = None
+        """On SIGHUP."""
+        self._had_terminal = has_terminal()
+
+    def hung_up(self) -> bool:
+        """SIGHUP came because the terminal was closed: then it asks to stop, as it does any program."""
+        return self._had_terminal and not has_terminal()
+
+
+def has_terminal() -> bool:
+    """Whether somebody could be asked something."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

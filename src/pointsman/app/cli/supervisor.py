@@ -1,0 +1,299 @@
+"""Supervisor: the parent of several front ends. Starts them by fork, starts again what ends, replaces them one by one.
+
+A new front end listens at the sockets of the one that it replaces and has asked all engines before the old one accepts no
+more, and the sockets are the supervisor's: no connection is lost on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+
+import msgspec
+
+from pointsman.app.cli.child import in_child
+from pointsman.app.cli.main import EXIT_ERROR
+from pointsman.app.cli.seats import Seat
+from pointsman.app.cli.siblings import SiblingsFile
+from pointsman.app.cli.signals import Signals
+from pointsman.app.cli.switchboard import Switchboard
+from pointsman.core.model.errors import PointsmanError
+from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
+from pointsman.edge.serving.settings import configured_orders
+
+_log = logging.getLogger("pointsman.cli")
+
+RESTART_PAUSE_S = 1.0
+LIVED_S = 10.0
+"""One that ran so long starts again without a pause."""
+POLL_S = 0.05
+REPLACE_LIMIT_S = 60.0
+"""For a new front end to listen."""
+STOP = (signal.SIGINT, signal.SIGTERM)
+ALL = (*STOP, signal.SIGHUP)
+
+Serve = Callable[[ConfigTree, Seat, socket.socket, RolloutOrder | None], int]
+"""What a child does: its configuration, where it listens, its line to the supervisor, the rollout in force."""
+
+
+@dataclass(slots=True)
+class _Child:
+    number: int
+    """Unique for ever; its line's."""
+    seat: int
+    began_s: float
+    retiring: bool = False
+    new: bool = False
+    """It shall replace another one and does not listen yet."""
+
+
+class Supervisor:
+    """Runs no event loop and no thread, so fork is safe.
+
+    Args:
+        trees: a configuration a seat.
+        kill_after_s: what front ends get to stop.
+        reread: the configurations anew. Raises PointsmanError; then nothing changes.
+    """
+
+    def __init__(
+        self,
+        trees: Sequence[ConfigTree],
+        seats: Sequence[Seat],
+        serve: Serve,
+        kill_after_s: Callable[[ConfigTree], float],
+        siblings: SiblingsFile | None,
+        reread: Callable[[], list[ConfigTree]],
+    ) -> None:
+        self._trees = list(trees)
+        self._trees_before: list[ConfigTree] | None = None
+        self._seats = list(seats)
+        self._serve = serve
+        self._kill_after_s = kill_after_s
+        self._siblings = siblings
+        self._reread = reread
+        self._written: list[str] = []
+        self._board = Switchboard(configured_orders(trees[0]))
+        self._children: dict[int, _Child] = {}
+        self._number = 0
+        self._due = dict.fromkeys(range(len(seats)), 0.0)
+        """When a seat without a front end gets one."""
+        self._left: list[int] = []
+        """Seats whose front ends are to be replaced yet."""
+        self._orders_due: Orders | None = None
+        """In force once a front end has shown that it can obey them."""
+        self._roll_over = False
+        self._stops = 0
+        self._signals = Signals()
+        self._status = 0
+
+    def run(self) -> int:
+        """Until a signal comes, or a front end can't start at all; the exit status."""
+        before = {number: signal.signal(number, self._on_signal) for number in ALL}
+        try:
+            while not self._stops:
+                self._turn()
+                time.sleep(POLL_S)
+            self._stop_all()
+        finally:
+            self._board.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self._status
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and not self._signals.hung_up():
+            self._roll_over = True
+            return
+        self._stops += 1
+        if self._stops > 1:  # the second asks for haste, the third does not ask
+            self._send(signal.SIGTERM if self._stops == 2 else signal.SIGKILL)
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        for seat in [seat for seat, at_s in self._due.items() if at_s <= now_s]:
+            del self._due[seat]
+            self._fork(seat)
+        self._board.exchange()
+        self._reap()
+        self._hear()
+        self._replace_next()
+        self._write_siblings()
+
+    # ---- replacing one by one
+
+    def _hear(self) -> None:
+        if self._board.reloaded:
+            self._board.reloaded = False
+            self._read_again("a front end read it")
+        if self._board.roll_over:
+            self._board.roll_over, self._roll_over = False, True
+        if self._roll_over and not self._left and self._new() is None:
+            self._roll_over = False
+            before = self._trees
+            if self._read_again("front ends are replaced one by one"):
+                self._trees_before = before
+                orders = configured_orders(self._trees[0])
+                # What was changed by hand stays, unless the configuration changed the same.
+                self._orders_due = None if orders == configured_orders(before[0]) else orders
+                self._left = list(range(len(self._seats)))
+
+    def _read_again(self, why: str) -> bool:
+        try:
+            trees = self._reread()
+        except PointsmanError as error:
+            _log.error("the configuration was read again (%s) and is refused, nothing changes: %s", why, error)
+            return False
+        self._trees = trees
+        _log.info("the configuration was read again: %s", why)
+        return True
+
+    def _replace_next(self) -> None:
+        pid_and_new = self._new()
+        if pid_and_new is not None:
+            self._finish_replacing(*pid_and_new)
+        elif self._left and sum(child.retiring for child in self._children.values()) <= len(self._seats):
+            self._fork(self._left[0], new=True)
+
+    def _finish_replacing(self, pid: int, new: _Child) -> None:
+        if new.number in self._board.admin_urls:
+            new.new = False
+            self._due.pop(new.seat, None)
+            for child in self._children.values():
+                if child.seat == new.seat and child is not new and not child.retiring:
+                    child.retiring = True
+                    self._board.retire(child.number)
+            self._left.remove(new.seat)
+            if self._orders_due is not None:
+                self._board.order(self._orders_due)
+                self._orders_due = None
+            _log.info("front end %d is replaced", new.seat + 1)
+            if not self._left:
+                self._trees_before = None
+                _log.info("all front ends are replaced; the old ones end with their last requests")
+        elif time.monotonic() > new.began_s + REPLACE_LIMIT_S:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self._give_up_replacing(f"does not listen after {REPLACE_LIMIT_S:.0f} s")
+
+    def _give_up_replacing(self, reason: str) -> None:
+        if self._left:
+            _log.error("replacing front end %d failed: it %s; the others go on as they are", self._left[0] + 1, reason)
+        self._left, self._orders_due = [], None
+        if self._trees_before is not None:
+            self._trees, self._trees_before = self._trees_before, None
+        taken = {child.seat for child in self._children.values() if not (child.retiring or child.new)}
+        for seat in set(range(len(self._seats))) - taken:  # its old one ended meanwhile
+            self._due.setdefault(seat, time.monotonic())
+
+    def _new(self) -> tuple[int, _Child] | None:
+        return next(((pid, child) for pid, child in self._children.items() if child.new), None)
+
+    # ---- children
+
+    def _fork(self, seat: int, *, new: bool = False) -> None:
+        parent = os.getpid()
+        orders = (self._orders_due if new else None) or self._board.orders
+        tree = _without_rollout(self._trees[seat], orders.policy)
+        self._number += 1
+        line = self._board.connect(self._number)
+        signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
+        pid = os.fork()
+        if pid == 0:
+            in_child(lambda: self._in_seat(seat, tree, line, orders.rollout), parent, ALL)
+        line.close()
+        self._children[pid] = _Child(self._number, seat, time.monotonic(), new=new)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
+
+    def _in_seat(self, seat: int, tree: ConfigTree, line: socket.socket, rollout: RolloutOrder | None) -> int:
+        """What a child does. Others' sockets would take connections with nobody to accept them when those others end."""
+        self._board.close()
+        for other, sockets in enumerate(self._seats):
+            if other != seat:
+                sockets.close()
+        with line:
+            return self._serve(tree, self._seats[seat], line, rollout)
+
+    def _reap(self) -> None:
+        for pid, child in list(self._children.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                del self._children[pid]
+                listened = child.number in self._board.admin_urls
+                self._board.hang_up(child.number)
+                self._ended(child, os.waitstatus_to_exitcode(status), listened=listened)
+
+    def _ended(self, child: _Child, code: int, *, listened: bool) -> None:
+        if child.retiring:
+            if code:
+                _log.warning("front end %d, which had been replaced, ended with status %d", child.seat + 1, code)
+        elif child.new:
+            self._give_up_replacing(f"ended with status {code}")
+        elif code == EXIT_ERROR and not listened and self._first_try(child):
+            # It has said why; another try would say the same.
+            self._stops, self._status = 1, EXIT_ERROR
+        elif (replaced_by := self._new()) is not None and replaced_by[1].seat == child.seat:
+            _log.warning("front end %d ended with status %d while it was being replaced", child.seat + 1, code)
+        else:
+            _log.warning("front end %d ended with status %d; starting it again", child.seat + 1, code)
+            lived_s = time.monotonic() - child.began_s
+            self._due[child.seat] = time.monotonic() + (0.0 if lived_s > LIVED_S else RESTART_PAUSE_S)
+
+    def _first_try(self, child: _Child) -> bool:
+        return child.number <= len(self._seats)
+
+    def _write_siblings(self) -> None:
+        seats = {child.number: child.seat for child in self._children.values()}
+        urls = [url for _, url in sorted((seats.get(n, 0), url) for n, url in self._board.admin_urls.items())]
+        # One that is being started again still counts: who asks for all must hear that one is missing.
+        urls = list(dict.fromkeys(urls))
+        if self._siblings is None or urls == self._written or len(urls) < len(self._seats):
+            return
+        self._written = urls
+        try:
+            self._siblings.write(urls)
+        except OSError as error:
+            _log.warning("`pointsman status` will show one of the front ends at a time: %s", error)
+
+    # ---- the end
+
+    def _stop_all(self) -> None:
+        self._send(signal.SIGTERM)
+        deadline_s = time.monotonic() + max(self._kill_after_s(tree) for tree in self._trees)
+        while self._children:
+            self._board.exchange()
+            for pid, child in list(self._children.items()):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    del self._children[pid]
+                    self._close_seat(child.seat)
+            if time.monotonic() > deadline_s:
+                _log.warning("%d front ends did not stop in time and are killed", len(self._children))
+                self._send(signal.SIGKILL)
+                deadline_s = float("inf")
+            time.sleep(POLL_S)
+
+    def _close_seat(self, seat: int) -> None:
+        """Nobody accepts there any more: clients shall hear so, and be led to the others that still answer."""
+        if all(child.seat != seat for child in self._children.values()):
+            self._seats[seat].close()
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in tuple(self._children):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _without_rollout(tree: ConfigTree, policy: str) -> ConfigTree:
+    """The rollout goes another way: by now another one may be in force, or its policy be that of all."""
+    routing = tree.routing
+    shadow = tuple(name for name in routing.shadow if name != policy)
+    changed = msgspec.structs.replace(routing, policy=policy, rollout=None, shadow=shadow)
+    return msgspec.structs.replace(tree, routing=changed)
