@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import aiohttp
@@ -20,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 DEFAULT_ADMIN_URL = f"http://{ControlPlane().admin_host}:{ControlPlane().admin_port}"
+ADMIN_KEY_VARIABLE = "POINTSMAN_ADMIN_KEY"
+"""Environment variable with the key of admin ports that want one."""
 _LIMIT_S = 10.0
 
 
@@ -67,7 +69,7 @@ def call(method: str, admin_url: str, path: str, answer: type[T], body: object =
 
 async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> bytes:
     timeout = aiohttp.ClientTimeout(total=_LIMIT_S)
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", **admin_headers(os.environ)}
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
@@ -79,8 +81,15 @@ async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> b
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise NoFrontEndError(admin_url, _reason(error)) from None
     if answer.status >= 400:
-        raise RefusedError(admin_url + path, answer.status, _message(raw))
+        hint = f"; set {ADMIN_KEY_VARIABLE}" if answer.status == 401 else ""
+        raise RefusedError(admin_url + path, answer.status, _message(raw) + hint)
     return raw
+
+
+def admin_headers(environ: Mapping[str, str]) -> dict[str, str]:
+    """What shows an admin port its key; empty where none is set."""
+    key = environ.get(ADMIN_KEY_VARIABLE, "").strip()
+    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,7 @@ _VERBS = {
     "place": "Where deployments go on a cluster, whole and close together, or why not.",
     "convert": "Dynamo's deployments to files that place reads.",
     "trace": "Traces of traffic: statistics, made ones, parts and multiples.",
+    "keys": "API keys: make them, check a file of them.",
     "version": "The version.",
 }
 EXIT_ERROR = 2

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pointsman.app.cli.rollout_table import print_rollout, print_shadows
 from pointsman.app.cli.status_health import health_cell, health_lines
+from pointsman.app.cli.tenants_table import print_tenants
 from pointsman.core.ledger.events import KvFeedState
 from pointsman.edge.serving.drain_report import DrainReport
 from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, TimesStatus, WorkerStatus
@@ -34,6 +35,8 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     for line in _kv_reasons(answer.workers):
         console.print(f"[yellow]{escape(line)}[/yellow]")
     console.print(_requests(answer.requests))
+    if answer.tenants is not None:
+        print_tenants(console, answer.tenants)
     if answer.rollout is not None:
         print_rollout(console, answer.rollout)
     print_shadows(console, answer.shadows)
@@ -48,7 +51,7 @@ def _models(models: dict[str, list[str]]) -> str:
 def _workers(workers: list[WorkerStatus]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     gpus = any(worker.gpu_use is not None for worker in workers)
-    for name in ("worker", "kind", "state", "live ready serving", "KV events"):
+    for name in ("worker", "kind", "state", "health", "KV events"):
         table.add_column(name, no_wrap=True)
     for name in (
         "running",

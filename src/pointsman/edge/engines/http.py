@@ -16,7 +16,7 @@ import msgspec
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.wire.shortage import is_own_shortage
-from pointsman.edge.wire.trust import Trust, certificate_reason, tls_reason
+from pointsman.edge.wire.trust import WANTS_A_CERTIFICATE, Trust, certificate_reason, tls_reason
 
 T = TypeVar("T")
 
@@ -241,9 +241,7 @@ class EngineHttp:
         except ssl.SSLError as error:
             raise EngineCallError(Trouble.UNREACHABLE, f"cannot connect to {self.url}: {tls_reason(error)}") from None
         except (aiohttp.ClientError, OSError) as error:
-            cause = error.__cause__
-            reason = tls_reason(cause) if isinstance(cause, ssl.SSLError) else str(error) or type(error).__name__
-            message = f"{method} {url} failed: {reason}"
+            message = f"{method} {url} failed: {_lost_reason(error, secure=trust is not None)}"
             trouble = Trouble.NOT_ASKED if is_own_shortage(error) else Trouble.UNREACHABLE
             raise EngineCallError(trouble, message) from None
 
@@ -256,6 +254,16 @@ class EngineHttp:
                 message = f"{method} {url} answered more than {self._max_body_bytes} bytes"
                 raise EngineCallError(Trouble.MALFORMED, message)
         return bytes(content)
+
+
+def _lost_reason(error: Exception, *, secure: bool) -> str:
+    """Why an answer did not come. TLS 1.3 refuses our certificate only after the connection was made."""
+    if isinstance(error.__cause__, ssl.SSLError):
+        return tls_reason(error.__cause__)
+    reason = str(error) or type(error).__name__
+    if secure and isinstance(error, aiohttp.ServerDisconnectedError):
+        return f"{reason}; {WANTS_A_CERTIFICATE}"
+    return reason
 
 
 def connect_reason(error: aiohttp.ClientConnectorError) -> str:

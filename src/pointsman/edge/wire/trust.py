@@ -10,7 +10,11 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.tls import EngineTls
 from pointsman.edge.wire.origin import Origin
 
-_WANTS_A_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "UNKNOWN_CA")
+WANTS_A_CERTIFICATE = (
+    "it may refuse the certificate that it is shown, or want one: give certificate and key in "
+    "control-plane.engine_tls, or in tls of the engine"
+)
+_REFUSALS = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "UNKNOWN_CA")
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _OTHER_NAME = (62, 64)
 
@@ -156,9 +160,6 @@ def tls_reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return certificate_reason(error)
     reason = getattr(error, "reason", None) or str(error)
-    if any(word in reason for word in _WANTS_A_CERTIFICATE):
-        return (
-            f"it refuses the certificate that it is shown, or wants one ({reason}); give certificate and key in "
-            "control-plane.engine_tls, or in tls of the engine"
-        )
+    if any(word in reason for word in _REFUSALS):
+        return f"{reason}; {WANTS_A_CERTIFICATE}"
     return f"no TLS connection comes about ({reason}); https:// may be http:// there"
