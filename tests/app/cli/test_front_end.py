@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pointsman.app.cli.front_end import serve_here
+from pointsman.app.cli.signals import Signals
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.tree import ConfigTree
 from support.waiting import eventually
@@ -22,7 +23,8 @@ def collected_again() -> Iterator[None]:
 
 async def test_full_collections_leave_out_what_start_up_made(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
-    serving = asyncio.create_task(serve_here(ConfigTree(control_plane=ControlPlane(listen_port=0, admin_port=0))))
+    tree = ConfigTree(control_plane=ControlPlane(listen_port=0, admin_port=0))
+    serving = asyncio.create_task(serve_here(tree, Signals(), lambda: tree))
 
     def listening() -> bool:
         said.append(capsys.readouterr().out)

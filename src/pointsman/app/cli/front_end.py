@@ -24,7 +24,6 @@ from pointsman.edge.serving.reload.source import ConfigSource
 from pointsman.edge.serving.rollout_order import RolloutOrder
 from pointsman.edge.serving.settings import FrontendSettings
 
-
 SETTLE_S = 5.0
 """What engines get to be asked before a member takes the place of another one."""
 

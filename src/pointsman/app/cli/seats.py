@@ -1,5 +1,6 @@
-"""The sockets at which front ends of `serve --processes` listen. They are the supervisor's: a front end that is replaced
-or dies takes none of the connections with it that wait to be accepted.
+"""The sockets at which front ends of `serve --processes` listen.
+
+They are the supervisor's: a front end that is replaced or dies takes none of the connections with it that wait there.
 """
 
 from __future__ import annotations

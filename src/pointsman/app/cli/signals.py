@@ -1,4 +1,4 @@
-"""What signals mean to a verb that serves: the first asks it to stop, the second to stop at once, SIGHUP to read again."""
+"""What signals mean to a verb that serves: one asks it to stop, a second one to hurry, SIGHUP to read again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Supervisor: the parent of several front ends. Starts them by fork, starts again what ends, replaces them one by one.
 
-A new front end listens at the sockets of the one that it replaces and has asked all engines before the old one accepts no
-more, and the sockets are the supervisor's: no connection is lost on the way.
+A new front end listens at the sockets of the one that it replaces, and has asked all engines, before the old one
+accepts no more; and the sockets are the supervisor's. So no connection is lost on the way.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
 
     def _in_seat(self, seat: int, tree: ConfigTree, line: socket.socket, rollout: RolloutOrder | None) -> int:
-        """What a child does. Others' sockets would take connections with nobody to accept them when those others end."""
+        """What a child does. It lets go of others' sockets: once those end, connections there would wait for ever."""
         self._board.close()
         for other, sockets in enumerate(self._seats):
             if other != seat:

@@ -53,7 +53,7 @@ def under(key: str, prefix: str) -> bool:
 
 
 def changed_keys(old: ConfigTree, new: ConfigTree) -> list[str]:
-    """Dotted names of keys whose values differ; of a list of sections the list. Values are never told: some are secret."""
+    """Dotted names of keys whose values differ; of a list of sections the list. Never values: some are secret."""
     return list(_changed(old, new, ""))
 
 
