@@ -15,7 +15,9 @@ def read(**keys: object) -> object:
 
 
 def test_keys_of_nodes_and_more() -> None:
-    record = record_of_json(b'{"url": "http://a:8000", "name": "x", "weight": 2, "draining": "it stops"}', "k", WorkerRecord)
+    record = record_of_json(
+        b'{"url": "http://a:8000", "name": "x", "weight": 2, "draining": "it stops"}', "k", WorkerRecord
+    )
     assert (record.engine_name, record.url, record.weight, record.draining) == ("x", "http://a:8000", 2.0, "it stops")
     assert record_of_json(b'{"url": "http://a:8000", "draining": null}', "k", WorkerRecord).draining is None
 

@@ -24,8 +24,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """Wall clock of the front end that was told."""
     replica: str
     """That front end."""
-    record: msgspec.Raw | None = None
-    """As it was posted; None: deleted."""
+    record: str | None = None
+    """JSON, as it was posted; None: deleted."""
     ttl_s: float | None = None
     """After that it counts as deleted, unless it was said again."""
     drain: bool = False

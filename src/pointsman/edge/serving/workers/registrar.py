@@ -108,7 +108,7 @@ class Registrar:
             source.name,
             self._book.next_stamp_ms(source.name, self._wall_ms()),
             self._bus.replica,
-            msgspec.Raw(body),
+            body.decode(),
             None if record.ttl is None else record.ttl.s,
         )
         self._book.merge(registration, self._now_ms())
@@ -269,7 +269,7 @@ class Registrar:
             self._unregister(registration)
             return
         try:
-            record = record_of_json(bytes(registration.record), f"engine {registration.name}", RegisteredRecord)
+            record = record_of_json(registration.record.encode(), f"engine {registration.name}", RegisteredRecord)
             (source,) = checked([self._read(record)])
         except ConfigError as error:
             self._refused += 1
