@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pointsman.core.model.errors import PointsmanError
 from pointsman.core.model.fault import Fault
-from pointsman.edge.wire.http1_client import UpstreamClosed, UpstreamConnectError, UpstreamProtocolError
+from pointsman.edge.wire.http1_client import (
+    OwnShortageError,
+    UpstreamClosed,
+    UpstreamConnectError,
+    UpstreamProtocolError,
+)
 
 OVERLOADED = frozenset((429, 503, 529))
 """Statuses of an engine that takes nothing now."""
@@ -61,7 +66,7 @@ class InterruptedHereError(PointsmanError):
 
 def fault_of(error: PointsmanError) -> Fault | None:
     """In which way the worker failed; None: it did not."""
-    if isinstance(error, DeadlineError | DivergedError):
+    if isinstance(error, DeadlineError | DivergedError | OwnShortageError):
         return None
     if isinstance(error, NotContinuedError):
         return fault_of_status(error.status)

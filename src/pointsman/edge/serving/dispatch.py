@@ -262,7 +262,7 @@ class Dispatcher:
         late = failed.relay is not None and isinstance(failed.relay.error, EngineTimeoutError)
         if late:
             status, message = 504, f"{failed.reason}; {text}"
-        elif failed.fault in NOT_REACHED:
+        elif failed.fault in NOT_REACHED or failed.relay is None:
             status, message = 503, f"no engine could be reached, the last was {failed.worker}: {failed.reason}; {text}"
         else:
             status, message = 502, f"engine {failed.worker} broke off before answering: {failed.reason}; {text}"

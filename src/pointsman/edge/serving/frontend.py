@@ -168,10 +168,9 @@ class Frontend:
             grace_s=settings.drain_grace_s,
             cut_after_s=settings.drain_cut_after_s,
         )
-        self._dispatcher = dispatcher
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: self.shutdown, self.tenancy.gate)
         self._server = HttpServer(routes.handle, settings.limits, self._not_http)
-        self.shutdown = Shutdown(self._server, self._cut_all)
+        self.shutdown = Shutdown(self._server, dispatcher.cut_all)
         self._prober = Prober(
             self.emit,
             self._clock,
@@ -385,6 +384,8 @@ class Frontend:
         """An event of the cluster on its way to the ledger."""
         if isinstance(event, WorkerJoined | WorkerChanged):
             self.links.joined(event.spec, self.engines.joining(event.spec))
+            link = self.links.of(event.spec.id)
+            self.pool.hide(link.origin, link.api_key)
         self.ledger.apply(event)
         if isinstance(event, WorkerJoined):
             self.drains.joined(event.spec)
@@ -412,9 +413,6 @@ class Frontend:
 
     def _engine_names(self) -> list[str]:
         return [engine.name for engine in self._prober.statuses()]
-
-    def _cut_all(self, reason: str) -> int:
-        return sum(self._dispatcher.cut(worker, reason) for worker in self.links.workers())
 
     def _not_http(self, status: int, message: str) -> bytes:
         """Body of an answer to what is no proper request."""
