@@ -7,6 +7,7 @@ import ssl
 
 from pointsman.edge.wire.errors import OwnShortageError, UpstreamConnectError
 from pointsman.edge.wire.http1_upstream import UpstreamConnection, UpstreamProtocol
+from pointsman.edge.wire.masked import forms_of
 from pointsman.edge.wire.origin import Origin
 from pointsman.edge.wire.shortage import is_own_shortage
 from pointsman.edge.wire.trust import Trusts, tls_reason
@@ -35,6 +36,15 @@ class UpstreamPool:
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
         self._closing = False
+        self._secrets: dict[Origin, tuple[bytes, ...]] = {}
+
+    def hide(self, origin: Origin, secret: str | None) -> None:
+        """What an upstream must not repeat to clients in its answers; None: nothing."""
+        forms = () if secret is None else forms_of(secret.encode())
+        if forms:
+            self._secrets[origin] = forms
+        else:
+            self._secrets.pop(origin, None)
 
     @property
     def open_connections(self) -> int:
@@ -47,7 +57,7 @@ class UpstreamPool:
         while idle:
             connection = idle.pop()
             if connection.usable:
-                return connection.hold()
+                return connection.hold(self._secrets.get(origin, ()))
         return None
 
     async def connect(self, origin: Origin, *, fresh: bool = False) -> UpstreamConnection:
@@ -103,7 +113,7 @@ class UpstreamPool:
             raise
         if connection.usable:
             self._open.add(connection)
-        return connection.hold()
+        return connection.hold(self._secrets.get(origin, ()))
 
     # ---- called by connections
 

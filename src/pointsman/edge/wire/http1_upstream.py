@@ -10,9 +10,12 @@ from typing import Protocol, cast
 import httptools
 
 from pointsman.edge.wire.errors import UpstreamClosed, UpstreamError, UpstreamProtocolError
-from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.keepalive import keep_alive
+from pointsman.edge.wire.masked import MaskedSink
 from pointsman.edge.wire.origin import Origin
+from pointsman.edge.wire.response_sink import ChunkSink, ResponseSink
+
+__all__ = ["ChunkSink", "ResponseSink", "UpstreamConnection", "UpstreamProtocol"]
 
 logger = logging.getLogger("pointsman.wire")
 
@@ -35,29 +38,6 @@ _CHUNK_HEADS = _chunk_heads()
 _LONGEST_CHUNK_BYTES = len(_CHUNK_HEADS)
 
 
-class ResponseSink(Protocol):
-    """Takes one answer. Exactly one of `on_end` and `on_error` ends it, and none comes after `abort()`."""
-
-    def on_head(self, status: int, headers: Headers) -> None:
-        """Status and headers of the final answer."""
-
-    def on_data(self, data: bytes) -> None:
-        """Body bytes without chunk framing, at most one call for each read of the socket."""
-
-    def on_end(self) -> None:
-        """The answer is complete."""
-
-    def on_error(self, error: UpstreamError) -> None:
-        """The answer can't be completed."""
-
-
-class ChunkSink(ResponseSink, Protocol):
-    """A sink that can pass chunks on as they are framed, so that nobody has to frame them anew."""
-
-    def on_chunk(self, data: bytes, framed: bytes) -> None:
-        """Instead of `on_data`, when a read was one whole chunk and nothing else: `framed` is what was read."""
-
-
 class ConnectionPool(Protocol):
     """What a connection needs of its pool."""
 
@@ -75,9 +55,10 @@ class UpstreamConnection:
     same turn of the loop in which the answer ended) must not hit the next request.
     """
 
-    __slots__ = ("_protocol", "origin", "reused")
+    __slots__ = ("_protocol", "_secret", "origin", "reused")
 
-    def __init__(self, protocol: UpstreamProtocol):
+    def __init__(self, protocol: UpstreamProtocol, secret: tuple[bytes, ...] = ()):
+        self._secret = secret
         self._protocol: UpstreamProtocol | None = protocol
         self.origin = protocol.origin
         self.reused = protocol.reused
@@ -87,6 +68,8 @@ class UpstreamConnection:
         """Send the request; `head` is complete, with its empty line. The sink is never called from within."""
         if self._protocol is None:
             raise RuntimeError("this connection has served its request; take another one from the pool")
+        if self._secret:
+            sink = MaskedSink(sink, self._secret)
         self._protocol.send(head, body, sink)
 
     def abort(self) -> None:
@@ -175,9 +158,9 @@ class UpstreamProtocol(asyncio.Protocol):
 
     # ---- what the pool and holders use
 
-    def hold(self) -> UpstreamConnection:
-        """Take it for one request."""
-        self._hold = UpstreamConnection(self)
+    def hold(self, secret: tuple[bytes, ...] = ()) -> UpstreamConnection:
+        """Take it for one request; forms of a secret are masked in the answer."""
+        self._hold = UpstreamConnection(self, secret)
         return self._hold
 
     def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None:
