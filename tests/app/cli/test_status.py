@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from pointsman.app.cli import main, status
-from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, TimesStatus, WorkerStatus
+from pointsman.edge.serving.health_status import CanaryStatus, FactStatus, HealthStatus
+from pointsman.edge.serving.status import EngineReport, KvStatus, LastFault, RequestStatus, TimesStatus, WorkerStatus
 
 
 def worker(**changes: Any) -> WorkerStatus:
@@ -73,7 +74,7 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     lines = shown(report(), monkeypatch, capsys)
     assert lines[0] == "pointsman 0.1.0, policy prefix"
     assert lines[1] == "models: m (1)"
-    assert " ".join(lines[3].split()) == "a/0 vllm ready complete 100 % 3 1 26 % 12 1 50 % 40 50 – –"
+    assert " ".join(lines[3].split()) == "a/0 vllm ready – complete 100 % 3 1 26 % 12 1 50 % 40 50 – –"
     assert lines[4] == (
         "requests: 3 running, 0 waiting, 8 finished, 1 failed, 2 cancelled, 4 retries; mean TTFT 12 ms, cached –"
     )
@@ -116,12 +117,12 @@ def test_gpus_have_a_column_where_anything_is_known(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "GPU" not in shown(report(), monkeypatch, capsys)[2]
-    workers = [worker(gpu_use=0.826), worker(id="b/0", url="http://b:1")]
+    workers = [worker(gpu_use=0.826, gpu_memory=0.9), worker(id="b/0", url="http://b:1")]
     engines = [EngineReport("b", "http://b:1", "ready", "", None, None, "GET http://x/metrics answered 500")]
     lines = shown(report(workers=workers, engines=engines), monkeypatch, capsys)
     assert "GPU" in lines[2]
-    assert "26 %  83 %" in lines[3]
-    assert "26 %     –" in lines[4]
+    assert "26 %  83 %, 90 % full" in lines[3]
+    assert "26 %" + " " * 16 + "–" in lines[4]
     assert "b (http://b:1): how busy its GPUs are is unknown: GET http://x/metrics answered 500" in lines
 
 
@@ -135,7 +136,7 @@ def test_what_is_known_of_kv_events(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ]
     lines = shown(report(workers=workers), monkeypatch, capsys)
     assert "KV events" in lines[2]
-    assert [line.split("ready")[1].split()[:3] for line in lines[3:7]] == [
+    assert [line.split("ready")[1].split()[1:4] for line in lines[3:7]] == [
         ["complete", "100", "%"],
         ["partial", "40", "%"],
         ["off", "3", "1"],
@@ -144,6 +145,74 @@ def test_what_is_known_of_kv_events(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert lines[7:9] == [
         "KV events partial: events were lost (b/0)",
         "KV events off: it publishes no KV events (c/0, d/0)",
+    ]
+
+
+def health(serving: str = "yes", **changes: Any) -> HealthStatus:
+    values: dict[str, Any] = {
+        "live": FactStatus("yes", 60.0, "GET /health answered 200"),
+        "ready": FactStatus("yes", 60.0, "GET /health answered 200"),
+        "serving": FactStatus(serving, 4.0, "tokens came"),
+        "standing": "trusted",
+        "cause": None,
+        "reason": "",
+        "again_in_s": None,
+        "paused_for_s": None,
+        "kept": False,
+        "failures_in_row": 0,
+        "proof_ago_s": 1.0,
+        "canary": CanaryStatus(None, "passed", "", 30.0, 40.0),
+    }
+    return HealthStatus(**(values | changes))
+
+
+def test_health_is_one_word_until_something_is_not_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stalled = "no token for 9 s with 3 streams there"
+    refused = CanaryStatus("it answered 400 to a canary: no such field", "refused", "", 3.0, None)
+    off = CanaryStatus("switched off", None, "", None, None)
+    workers = [
+        worker(health=health(canary=off)),
+        worker(id="b/0", health=health("unknown", standing="suspect", reason=stalled)),
+        worker(
+            id="c/0",
+            state="not_serving",
+            reason=stalled,
+            health=health("no", standing="out", reason=stalled, again_in_s=7.6),
+        ),
+        worker(id="d/0", health=health("no", standing="out", reason=stalled, kept=True)),
+        worker(id="e/0", health=health(canary=refused)),
+    ]
+    lines = shown(report(workers=workers), monkeypatch, capsys)
+    assert [line.split()[3:6] for line in lines[3:8]] == [
+        ["well", "complete", "100"],
+        ["yes", "yes", "?"],
+        ["yes", "yes", "no"],
+        ["yes", "yes", "no"],
+        ["well", "complete", "100"],
+    ]
+    assert lines[8:13] == [
+        f"b/0: in doubt: {stalled}",
+        f"c/0: not_serving: {stalled}",
+        "c/0: tried again in 8 s",
+        f"d/0: used although it should be left out, too many others are: {stalled}",
+        "e/0: gets no canaries: it answered 400 to a canary: no such field",
+    ]
+
+
+def test_what_requests_failed_of_lately(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    last = LastFault("lost", "it closed the connection", 12.4)
+    workers = [
+        worker(faults={"lost": 2, "late": 1}, last_fault=last),
+        worker(id="b/0", faults={"lost": 1}, last_fault=last),
+        worker(id="c/0", faults={"lost": 1}, last_fault=LastFault("lost", "long ago", 4000.0)),
+        worker(id="d/0"),
+    ]
+    lines = shown(report(workers=workers), monkeypatch, capsys)
+    assert [line for line in lines if "failed there" in line or "long ago" in line] == [
+        "a/0: 3 attempts failed there (late 1, lost 2), the last one 12 s ago: it closed the connection",
+        "b/0: 1 attempt failed there (lost 1), the last one 12 s ago: it closed the connection",
     ]
 
 

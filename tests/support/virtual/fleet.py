@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp.connector
+import zmq
 
 from pointsman.core.model.replica import NO_SHARE
 from pointsman.edge.cluster.members import WorkerSource
@@ -44,7 +45,14 @@ class VirtualFleet:
         """One more engine; it runs."""
         number = len(self.engines)
         address = f"10.0.0.{number + 1}"
-        defaults: dict[str, Any] = {"host": address, "port": PORT, "profile": PROFILE, "num_blocks": 4000}
+        defaults: dict[str, Any] = {
+            "host": address,
+            "port": PORT,
+            "profile": PROFILE,
+            "num_blocks": 4000,
+            "kv_events": "tcp://*:5557",
+            "replay": "tcp://*:5558",
+        }
         engine = VirtualEngine(
             self.loop, f"e{number}", address, SimSettings(**{**defaults, "model": MODEL, **settings})
         )
@@ -129,7 +137,7 @@ class VirtualFleet:
             self.loop,
             "oracle",
             address,
-            replace(self.engines[0].settings, host=address, profile="instant", kv_events=None),
+            replace(self.engines[0].settings, host=address, profile="instant", kv_events=None, replay=None),
         )
         await oracle.start()
         answers = [await self.client.ask(oracle.url, "POST", "/v1/chat/completions", body) for body in bodies]
@@ -169,7 +177,8 @@ async def fleet_of(
 ) -> AsyncIterator[VirtualFleet]:
     """A fleet that is ready. `engine` and `frontend` are settings of all of them."""
     fleet = VirtualFleet(loop)
-    kept = aiohttp.connector.monotonic
+    kept, real_context = aiohttp.connector.monotonic, zmq.Context
+    zmq.Context = loop.lines.context  # type: ignore[misc, assignment]
     aiohttp.connector.monotonic = loop.time  # its memory of names goes by the process's clock
     try:
         for _ in range(engines):
@@ -180,4 +189,4 @@ async def fleet_of(
         yield fleet
     finally:
         await fleet.close()
-        aiohttp.connector.monotonic = kept
+        aiohttp.connector.monotonic, zmq.Context = kept, real_context  # type: ignore[misc]

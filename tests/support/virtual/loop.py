@@ -7,8 +7,10 @@ import contextvars
 import selectors
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
+from support.virtual.events import FIRST_DESCRIPTOR, EventLines
 from support.virtual.network import Network
 
 T = TypeVar("T")
@@ -45,6 +47,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector.advance = self._advance
         super().__init__(selector)
         self.network = Network(self)
+        self.lines = EventLines(self, self.network)
         self._half_made: dict[int, Any] = {}
 
     def time(self) -> float:
@@ -62,6 +65,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         except Exception as error:
             future.set_exception(error)
         return future
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
+        """Of sockets in memory too."""
+        if isinstance(fd, int) and fd >= FIRST_DESCRIPTOR:
+            self.lines.readers[fd] = partial(callback, *args)
+        else:
+            super().add_reader(fd, callback, *args)
+
+    def remove_reader(self, fd: Any) -> bool:  # type: ignore[override]
+        """Of sockets in memory too."""
+        if isinstance(fd, int) and fd >= FIRST_DESCRIPTOR:
+            return self.lines.readers.pop(fd, None) is not None
+        return super().remove_reader(fd)
 
     # ---- names and sockets
 

@@ -214,6 +214,9 @@ class MemoryServer:
 class _Options:
     """Stands for a connection's socket."""
 
+    family = socket.AF_UNIX
+    """Libraries leave options of TCP alone then."""
+
     def __init__(self) -> None:
         self.keeps_alive = False
 

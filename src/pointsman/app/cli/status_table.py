@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pointsman.app.cli.rollout_table import print_rollout, print_shadows
+from pointsman.app.cli.status_faults import fault_lines
 from pointsman.app.cli.status_health import health_cell, health_lines
 from pointsman.app.cli.tenants_table import print_tenants
 from pointsman.core.ledger.events import KvFeedState
@@ -115,6 +116,7 @@ def _troubles(answer: Status) -> Iterator[str]:
         if worker.state != READY:
             yield f"{worker.id}: {worker.state}: {worker.reason}"
         yield from health_lines(worker)
+        yield from fault_lines(worker)
         if worker.drift_reason:
             yield f"{worker.id}: cached tokens differ from what was predicted: {worker.drift_reason}"
     known = {worker.url for worker in answer.workers}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pointsman.core.ledger.adapters import ResidentAdapters
 from pointsman.core.ledger.drift import Drift
+from pointsman.core.ledger.faults import FaultTally
 from pointsman.core.ledger.health.health import Health
 from pointsman.core.ledger.output_lengths import ExpectedLength
 from pointsman.core.ledger.watch import Watch
@@ -41,6 +42,7 @@ class WorkerEntry:
     slot: int
     health: Health = field(default_factory=Health)
     totals: Totals = field(default_factory=Totals)
+    faults: FaultTally = field(default_factory=FaultTally)
     drift: Drift = field(default_factory=Drift)
     flights: dict[str, Flight] = field(default_factory=dict)
     """Requests that are there."""

@@ -73,6 +73,8 @@ class Fleet:
             self._leave(before)
         slot = self.table.take_slot()
         entry = WorkerEntry(event.spec, slot, self.health.joined(event.spec, before, event.at_ms))
+        if before is not None:
+            entry.faults = before.faults
         self._entries[event.spec.id] = entry
         self._groups.forget()
         self._write_spec(event.spec, slot)
@@ -261,7 +263,10 @@ class Fleet:
 
     def request_failed(self, entry: WorkerEntry, flight: Flight, event: ev.AttemptFailed | ev.Failed) -> None:
         """A request failed there, and the worker may be to blame."""
-        if event.fault is None or entry.gone:
+        if event.fault is None:
+            return
+        entry.faults.add(event.fault, event.reason, event.at_ms)
+        if entry.gone:
             return
         if event.fault is Fault.UNREACHABLE:
             known = entry.health.lost
@@ -372,6 +377,7 @@ class Fleet:
             gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,
             gpu_memory=entry.gpu_memory,
             health=entry.health.snapshot(),
+            faults=entry.faults.snapshot(),
             text_blocks=self.caches.text_blocks_held(entry.slot),
             kv=self._kv_snapshot(entry.slot),
             drift=entry.drift.share,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pointsman.core.ledger.entries import Totals
 from pointsman.core.ledger.events import KvFeedState
+from pointsman.core.ledger.faults import FaultSnapshot
 from pointsman.core.ledger.health.snapshot import HealthSnapshot
 from pointsman.core.model.replica import NO_SHARE, WorkerShare
 from pointsman.core.model.worker import WorkerId, WorkerSpec
@@ -73,6 +74,7 @@ class WorkerSnapshot:
     gpu_memory: float | None
     """Share of their memory that is used, 0 to 1; None: nobody says."""
     health: HealthSnapshot
+    faults: FaultSnapshot
     text_blocks: int
     """Text blocks that were sent there and may still be cached."""
     kv: KvSnapshot

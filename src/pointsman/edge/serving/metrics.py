@@ -74,6 +74,8 @@ class FrontendCollector(Collector):
         yield from self._traffic_families()
         yield from self._fleet_families(fleet)
         yield _ready_family(fleet.workers)
+        faults = ((w.id, fault, n) for w in fleet.workers for fault, n in w.faults.counts.items())
+        yield counter(names.WORKER_FAULTS, ("worker", "fault"), (((w, f.value), n) for w, f, n in faults))
         if self._decision_log is not None:
             yield counter(names.LOG_ROWS, (), [((), self._decision_log.written)])
             yield counter(names.LOG_DROPPED, (), [((), self._decision_log.dropped)])
@@ -90,6 +92,8 @@ class FrontendCollector(Collector):
         )
         yield counter(names.RETRIES, ("reason",), (((r,), n) for r, n in traffic.retries.items()))
         yield counter(names.RETRIES_REFUSED, ("reason",), (((r,), n) for r, n in traffic.retries_refused.items()))
+        yield counter(names.MIGRATIONS, ("mechanism", "outcome"), traffic.migrations.items())
+        yield counter(names.MIGRATIONS_REFUSED, ("reason",), (((r,), n) for r, n in traffic.migrations_refused.items()))
         yield counter(names.FALLBACKS, ("policy", "note"), traffic.notes.items())
         yield counter(names.GUARDS_LIFTED, (), [((), traffic.guards_lifted)])
         yield counter(names.STREAM_ERRORS, ("reason",), (((r,), n) for r, n in traffic.stream_errors.items()))

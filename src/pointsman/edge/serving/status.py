@@ -8,12 +8,13 @@ from collections.abc import Iterable
 import msgspec
 
 from pointsman import __version__
+from pointsman.core.ledger.faults import FaultSnapshot
 from pointsman.core.ledger.snapshot import FleetSnapshot, TimesSnapshot, WorkerSnapshot
 from pointsman.core.timing.spread import PredictionError
 from pointsman.edge.cluster.status import EngineStatus
-from pointsman.edge.serving.replica_report import ReplicasReport
 from pointsman.edge.serving.drain_report import DrainReport
 from pointsman.edge.serving.health_status import HealthStatus, health_status
+from pointsman.edge.serving.replica_report import ReplicasReport
 from pointsman.edge.serving.rollout_report import RolloutReport, ShadowReport
 from pointsman.edge.serving.tenants.report import TenancyReport
 from pointsman.edge.serving.workers.report import DiscoveryReport
@@ -62,6 +63,14 @@ class TimesStatus(msgspec.Struct):
     ttft: PredictionStatus
 
 
+class LastFault(msgspec.Struct):
+    """How the last request failed that failed at a worker."""
+
+    fault: str
+    reason: str
+    ago_s: float
+
+
 class WorkerStatus(msgspec.Struct):
     """One worker. Token counts are sums over finished requests whose engine reported cached tokens."""
 
@@ -95,6 +104,10 @@ class WorkerStatus(msgspec.Struct):
     gpu_memory: float | None = None
     """Share of its GPUs' memory that is used; None: nobody says."""
     health: HealthStatus | None = None
+    faults: dict[str, int] = msgspec.field(default_factory=dict)
+    """Attempts that it failed, by how; also those of its earlier processes."""
+    last_fault: LastFault | None = None
+    """None: none has failed there."""
     gpu_use: float | None = None
     """How busy its GPUs are, 0 to 1; None: nobody knows."""
     others: int = 0
@@ -200,6 +213,8 @@ def _worker(worker: WorkerSnapshot, now_ms: float) -> WorkerStatus:
         kv_capacity_tokens=worker.kv_capacity_tokens or None,
         requests_total=totals.dispatched,
         failed_total=totals.failed + totals.attempts_failed,
+        faults={fault.value: count for fault, count in worker.faults.counts.items()},
+        last_fault=_last_fault(worker.faults, now_ms),
         cancelled_total=totals.cancelled,
         cached_share=_share(totals.reported_cached_tokens, totals.reported_prompt_tokens),
         predicted_cached_tokens=totals.predicted_cached_tokens,
@@ -221,6 +236,12 @@ def _worker(worker: WorkerSnapshot, now_ms: float) -> WorkerStatus:
         health=health_status(worker.health, now_ms),
         others=worker.others.requests,
     )
+
+
+def _last_fault(faults: FaultSnapshot, now_ms: float) -> LastFault | None:
+    if faults.last is None:
+        return None
+    return LastFault(faults.last.value, faults.reason, round(max(0.0, now_ms - faults.at_ms) / 1000.0, 1))
 
 
 def _times(times: TimesSnapshot) -> TimesStatus:

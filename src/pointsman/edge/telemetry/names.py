@@ -18,6 +18,10 @@ RETRIES = Metric("pointsman_retries", "Attempts made again, by how the engine fa
 RETRIES_REFUSED = Metric(
     "pointsman_retries_refused", "Requests that an engine failed and that were not sent to another one, by reason."
 )
+MIGRATIONS = Metric(
+    "pointsman_migrations", "Streams that went on at another worker, by mechanism and how that ended; begun: all of them."
+)
+MIGRATIONS_REFUSED = Metric("pointsman_migrations_refused", "Streams that broke off and ended there, by reason.")
 FALLBACKS = Metric("pointsman_policy_fallbacks", "Decisions in which a policy could not do what its name says.")
 GUARDS_LIFTED = Metric(
     "pointsman_guards_lifted", "Decisions in which a guard would have left no worker, and so excluded none."
@@ -122,6 +126,7 @@ CANARIES = Metric("pointsman_canaries", "Small generations sent to see whether t
 CANARY_TIME = Metric("pointsman_canary_seconds", "What the worker's last canary took that passed.")
 WORKER_DISPATCHED = Metric("pointsman_worker_dispatched", "Attempts sent to the worker.")
 WORKER_FAILED = Metric("pointsman_worker_failed", "Attempts that failed at the worker.")
+WORKER_FAULTS = Metric("pointsman_worker_faults", "Attempts that failed at the worker, by how.")
 WORKER_CANCELLED = Metric("pointsman_worker_cancelled", "Requests whose client left while they were at the worker.")
 WORKER_PREDICTED = Metric(
     "pointsman_worker_predicted_cached_tokens", "Prompt tokens thought to be cached at the worker when it was chosen."
