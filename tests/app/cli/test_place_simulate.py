@@ -148,11 +148,32 @@ def test_deployments_that_can_never_be_placed_are_told_before_hours_are_spent(ca
     large, queues, file = tmp_path / "large.yaml", tmp_path / "queues.yaml", tmp_path / "s.json"
     large.write_text("name: large\nroles: {w: {replicas: 3, resources: {gpus: 8}}}\n")
     assert _simulate("--nodes", 2, "--deployment", large, "--hours", 1) == 0
-    assert "large does not fit on the empty cluster, so none of its gangs is ever placed" in capsys.readouterr().err
+    assert "large does not fit even while nothing else is placed, so it never is: " in capsys.readouterr().err
     queues.write_text("queues: [{name: a}, {name: b, limit: {gpus: 8}}, {name: c, limit: {gpus: 0}}]\n")
     assert _simulate("--nodes", 4, "--deployment", large, "--queues", queues, "--hours", 1, "--json", file) == 0
     assert "queue b may never have large (nor may c): queue b may have at most 8 GPUs" in capsys.readouterr().err
     assert len([note for note in json.loads(file.read_text())["notes"] if "may never have" in note]) == 1
+
+
+def test_nodes_that_are_down_from_the_start_stay_so_and_are_told(capsys: Captured, tmp_path: Path) -> None:
+    cluster, small, file = tmp_path / "c.yaml", tmp_path / "small.yaml", tmp_path / "s.json"
+    cluster.write_text("nodes: [{name: a, count: 8, gpus: 8, ready: false}, {name: b, gpus: 8}]\n")
+    small.write_text("name: small\nroles: {w: {replicas: 1, resources: {gpus: 8}}}\n")
+    options = ("--hours", 50, "--runs-h", 0.5, "--fails-every-h", 1, "--repair-h", 0.01, "--json", file)
+    assert _simulate("--cluster", cluster, "--deployment", small, *options) == 0
+    assert "8 of 72 GPUs can be used: the others are in use, or on nodes that are down" in capsys.readouterr().err
+    (run,) = json.loads(file.read_text())["runs"]
+    # One gang at a time: nodes that were down do not come back because nodes fail and return.
+    assert run["finished"] <= 50 / (1 / 6)
+    assert run["measures"]["placed_share"] < 0.4
+
+
+def test_deployments_without_gpus_have_no_load(capsys: Captured, tmp_path: Path) -> None:
+    file = tmp_path / "d.yaml"
+    for role in ("{replicas: 1, resources: {cpu: 1}}", "{replicas: {min: 0, max: 2}, resources: {gpus: 1}}"):
+        file.write_text(f"name: a\nroles: {{w: {role}}}\n")
+        said = _fails(capsys, "place", "simulate", "--nodes", 2, "--deployment", file)
+        assert "no --deployment asks for GPUs in its floors" in said
 
 
 def test_a_start_up_longer_than_the_run_is_told(capsys: Captured) -> None:

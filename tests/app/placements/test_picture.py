@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from pointsman.app.placements.picture import MOST_NODES, Picture, Use, picture_of
+from pointsman.app.placements.picture import MOST_BESIDE, MOST_NODES, Picture, Use, picture_of
 from pointsman.app.placements.svg import svg_of
 from pointsman.core.placement.cluster import Cluster, ForeignPod, Node
 from pointsman.core.placement.gang import Gang, RoleGroup
@@ -111,3 +111,12 @@ def test_racks_of_equal_names_are_told_apart_by_zone() -> None:
     nodes = tuple(Node(f"n{zone}", 2, labels={"r": "r1", "z": zone}) for zone in "ab")
     drawn = picture_of(ClusterState.of(Cluster(nodes, ()), levels), ())
     assert [rack.name for rack in drawn.racks] == ["r1 (a)", "r1 (b)"]
+
+
+def test_of_many_pods_without_a_gpu_a_number_is_drawn() -> None:
+    pods = tuple(PodPlace("work", at, 0, "n0") for at in range(MOST_BESIDE + 5_000))
+    state, placement = _held(_state(), _gang("g", 0, replicas=len(pods)), *pods)
+    picture = picture_of(state, [placement])
+    first = picture.racks[0].nodes[0]
+    assert (first.beside, first.more) == ((0,) * MOST_BESIDE, 5_000)
+    assert "+5,000<" in svg_of(picture, "many")

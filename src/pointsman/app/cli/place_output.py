@@ -14,6 +14,7 @@ from pointsman.app.cli.place_document import domains_of_node
 from pointsman.app.placements.in_order import Planned
 from pointsman.app.placements.picture import Cell, NodePicture, Picture, Use, picture_of
 from pointsman.core.placement.plan import BudgetSpent, Gap, Missing, Placement, PodPlace, Unplaced
+from pointsman.core.placement.resources import shown, shown_gib
 from pointsman.core.placement.state import ClusterState
 
 _MOST_ROWS = 40
@@ -28,6 +29,7 @@ def print_planned(planned: Planned, models: Mapping[str, str | None]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _PIPE_WIDTH)
+        console.soft_wrap = True  # whoever reads a pipe wants whole sentences
     console.print(_cluster(planned.before))
     for answer in planned.answers:
         console.print()
@@ -152,9 +154,9 @@ def _print_unplaced(console: Console, answer: Unplaced, name: str) -> None:
 def _missing(missing: Missing) -> str:
     lacks = missing.lacks
     parts = [
-        f"{lacks.gpus:g} GPU{'s' * (lacks.gpus > 1)}" if lacks.gpu_milli else "",
-        f"{lacks.cpu_milli / 1000:g} CPU{'s' * (lacks.cpu_milli > 1000)}" if lacks.cpu_milli else "",
-        f"{lacks.memory_bytes / 2**30:.4g} GiB" if lacks.memory_bytes else "",
+        f"{shown(lacks.gpus)} GPU{'s' * (lacks.gpus > 1)}" if lacks.gpu_milli else "",
+        f"{shown(lacks.cpu_milli / 1000)} CPU{'s' * (lacks.cpu_milli > 1000)}" if lacks.cpu_milli else "",
+        shown_gib(lacks.memory_bytes) if lacks.memory_bytes else "",
     ]
     what = ", ".join(part for part in parts if part)
     return f"{missing.role}: {missing.fits_replicas} of {missing.wanted_replicas} replicas fit" + (
@@ -181,12 +183,17 @@ def _print_picture(console: Console, picture: Picture) -> None:
             line.append_text(drawn)
         line.rstrip()
         console.print(line)
-    legend = Text()
+    line = Text()
     for member in picture.legend:
-        legend.append(f" {member.letter} ", style=f"black on {_COLOURS[member.colour % len(_COLOURS)]}")
-        legend.append(f" {member.gang}: {member.role}   ")
-    legend.rstrip()
-    console.print(legend)
+        entry = Text(f" {member.letter} ", style=f"black on {_COLOURS[member.colour % len(_COLOURS)]}")
+        entry = Text.assemble(entry, f" {member.gang}: {member.role}   ")
+        if len(line) and len(line) + len(entry) - 3 > console.width:
+            line.rstrip()
+            console.print(line)
+            line = Text()
+        line.append_text(entry)
+    line.rstrip()
+    console.print(line)
     console.print(escape("   ".join(f"{sign} {use.value}" for use, sign in _SIGNS.items())))
     if any(cell.part for rack in picture.racks for node in rack.nodes for cell in node.cells):
         console.print("A small letter has a part of the GPU.")
@@ -204,6 +211,8 @@ def _node(node: NodePicture, picture: Picture, widest: int) -> Text:
     for member in node.beside:
         who = picture.legend[member]
         text.append(who.letter, style=_COLOURS[who.colour % len(_COLOURS)])
+    if node.more:
+        text.append(f"+{node.more:,}")
     text.append("   ")
     return text
 

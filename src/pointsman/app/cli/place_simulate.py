@@ -15,6 +15,7 @@ from rich.progress import Progress, TaskID
 from pointsman.app.cli.number import Number
 from pointsman.app.cli.output import STDOUT, check_files, json_option, write_json
 from pointsman.app.cli.piped import check_piped, numbered
+from pointsman.app.cli.place_output import counted
 from pointsman.app.cli.place_simulate_output import SimulateDocument, print_outcomes, seed_document
 from pointsman.app.placements.report.page import Facts, cluster_report
 from pointsman.app.placements.simulation.demand import MOST_GANGS, Demand, Kind, made_jobs, usual_kinds
@@ -28,6 +29,7 @@ from pointsman.core.model.errors import ConfigError, PlacementError
 from pointsman.core.placement.cluster import Cluster
 from pointsman.core.placement.made_cluster import MadeCluster, made_cluster
 from pointsman.core.placement.queues.tree import SINGLE_QUEUE, QueueTree
+from pointsman.core.placement.resources import shown
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.topology import Topology
 from pointsman.edge.manifests.cluster_files import read_cluster, topology_of
@@ -132,11 +134,14 @@ def simulate(
         )
     tree = SINGLE_QUEUE if queue_file is None else read_queues(queue_file)
     leaves = tuple(name for name in tree.by_name if tree.is_leaf(name))
+    kinds = _kinds(deployments, topology, cluster, runs_h)
+    if not any(kind.gpus for kind in kinds):
+        raise ConfigError("no --deployment asks for GPUs in its floors, and the load is given in GPUs")
     try:
         setup = _Setup(
             cluster,
             topology,
-            Demand(_kinds(deployments, topology, cluster, runs_h), load, hours, leaves, urgent),
+            Demand(kinds, load, hours, leaves, urgent),
             Outages(fails_every_h, repair_h),
             tree,
             Pace(startup_s),
@@ -161,12 +166,13 @@ def simulate(
     if html_file is not None:
         more = [("Failures of a node", f"every {fails_every_h:g} h" if fails_every_h else "never")]
         more += [("Note", note) for note in notes]
-        title = f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs"
+        title = f"{counted(len(cluster.nodes), 'node')}, {counted(gpus, 'GPU')}"
         facts = Facts(title, len(cluster.nodes), gpus, hours, load, topology.names, more)
         _write(html_file, cluster_report(facts, {"pointsman": outcomes}))
     if json_file != STDOUT:
         failures = f"a node fails every {fails_every_h:g} h" if fails_every_h else "no node fails"
-        click.echo(f"{len(cluster.nodes):,} nodes, {gpus:,} GPUs, {hours:g} h, load {load:g}, {failures}")
+        size = f"{counted(len(cluster.nodes), 'node')}, {counted(gpus, 'GPU')}"
+        click.echo(f"{size}, {hours:g} h, load {load:g}, {failures}")
         if any(outcome.gangs for outcome in outcomes):
             print_outcomes(outcomes, seed)
     if little:
@@ -192,8 +198,13 @@ def _notes(setup: _Setup) -> list[str]:
     """What can be said before anything has run."""
     demand, until_s = setup.demand, setup.demand.hours * _HOUR_S
     state = ClusterState.of(setup.cluster, setup.topology)
-    everything_up = state.with_ready([node.name for node in state.nodes], True)
-    found = list(misfits(everything_up, demand.kinds, setup.tree, demand.queues, time.monotonic))
+    found = list(misfits(state, demand.kinds, setup.tree, demand.queues, time.monotonic))
+    gpus, free = sum(node.gpus for node in state.nodes), int(state.gpu_free_milli[state.up].sum()) / 1000
+    if free < gpus:
+        found.append(
+            f"{shown(free)} of {counted(gpus, 'GPU')} can be used: the others are in use, or on nodes that are down or "
+            "cordoned, which stay so; --load asks for a share of all"
+        )
     if setup.pace.startup_s >= until_s:
         found.append(
             f"--startup-s is {setup.pace.startup_s:,g} and the run ends after {until_s:,g} s: nothing computes"
@@ -252,7 +263,7 @@ def _run(setup: _Setup, seed: int, on_progress: OnProgress) -> Outcome:
     until_s = setup.demand.hours * _HOUR_S
     gpus = sum(node.gpus for node in setup.cluster.nodes)
     jobs = made_jobs(setup.demand, gpus, np.random.default_rng([seed, 1]))
-    names = [node.name for node in setup.cluster.nodes]
+    names = [node.name for node in setup.cluster.nodes if node.ready]
     outages = made_outages(setup.outages, names, until_s, np.random.default_rng([seed, 2]))
     scheduler = GangScheduler(setup.tree)
     return run_cluster(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from pointsman.core.placement.topology import NODE_LEVEL
 
 MOST_NODES = 512
 """Of larger clusters only the racks that something was placed in are drawn."""
+MOST_BESIDE = 16
+"""Pods without a GPU that are drawn on one node."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
 
 
@@ -48,11 +51,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class NodePicture:
-    """One node: its GPUs, and members with pods there that have no GPU."""
+    """One node: its GPUs, and members with pods there that have no GPU: one for each pod, `more` of them left out."""
 
     name: str
     cells: tuple[Cell, ...]
     beside: tuple[int, ...]
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +160,6 @@ def _node(
             cells.append(Cell(None, Use.PARTLY if free > 0 else Use.OTHERS))
         else:
             cells.append(Cell(None, Use.FREE if state.up[row] else Use.DOWN))
-    return NodePicture(node.name, tuple(cells), tuple(beside.get(row, Counter()).elements()))
+    without = tuple(itertools.islice(beside.get(row, Counter()).elements(), MOST_BESIDE))
+    more = sum(beside.get(row, Counter()).values()) - len(without)
+    return NodePicture(node.name, tuple(cells), without, more)

@@ -22,7 +22,8 @@ def svg_of(picture: Picture, title: str) -> str:
     most = max((len(node.cells) for rack in picture.racks for node in rack.nodes), default=0)
     beside = max((len(node.beside) for rack in picture.racks for node in rack.nodes), default=0)
     titles = max((len(rack.name) for rack in picture.racks), default=0) * 7.0
-    box = max(name_width + (most + beside) * (_SQUARE + _GAP) + 2 * _PAD, titles + 2 * _PAD)
+    more = max((len(f"+{node.more:,}") for rack in picture.racks for node in rack.nodes if node.more), default=0)
+    box = max(name_width + (most + beside) * (_SQUARE + _GAP) + more * _NAME + 2 * _PAD, titles + 2 * _PAD)
     columns = max(1, int((_WIDTH - _PAD) // (box + _PAD)))
     parts: list[str] = []
     y = 40.0
@@ -70,6 +71,8 @@ def _node(node: NodePicture, picture: Picture, x: float, y: float, name_width: f
             f'<circle cx="{at + 6:.1f}" cy="{y + 6:.1f}" r="4" fill="{colour}">{_hint(picture, member)}</circle>'
         )
         at += _SQUARE + _GAP
+    if node.more:
+        parts.append(f'<text x="{at + 2:.1f}" y="{y + 10:.1f}">+{node.more:,}</text>')
     return parts
 
 

@@ -12,6 +12,7 @@ from pointsman.core.placement.constraints import Constraint, constraints_of, loo
 from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.optimize import Timer
 from pointsman.core.placement.plan import Change, Missing, Placement, Reason, Unplaced
+from pointsman.core.placement.resources import shown, shown_gib
 from pointsman.core.placement.shortfall import missing_in_cluster, tightest_domain
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.tables import BudgetSpentError
@@ -95,7 +96,7 @@ def _capacity(
             if group.name in wanted
         )
         free = int(state.gpu_free_milli[state.up].sum())
-        text = f"It asks for {asked / 1000:g} GPUs; {free / 1000:g} are free, and it does not fit into them."
+        text = f"It asks for {shown(asked / 1000)} GPUs; {shown(free / 1000)} are free, and it does not fit into them."
     return Unplaced(gang, Reason.INSUFFICIENT_CAPACITY, text, missing=missing)
 
 
@@ -177,10 +178,10 @@ def _listed(missing: tuple[Missing, ...]) -> str:
     parts = []
     for each in missing:
         lacks = each.lacks
-        amounts = [f"{lacks.gpus:g} GPU{'s' * (lacks.gpus > 1)}"] if lacks.gpu_milli else []
+        amounts = [f"{shown(lacks.gpus)} GPU{'s' * (lacks.gpus > 1)}"] if lacks.gpu_milli else []
         if not amounts:
-            amounts = [f"{lacks.cpu_milli / 1000:g} CPUs"] if lacks.cpu_milli else []
-            amounts += [f"{lacks.memory_bytes / 2**30:.4g} GiB"] if lacks.memory_bytes else []
+            amounts = [f"{shown(lacks.cpu_milli / 1000)} CPUs"] if lacks.cpu_milli else []
+            amounts += [f"{shown_gib(lacks.memory_bytes)}"] if lacks.memory_bytes else []
         number = each.wanted_replicas - each.fits_replicas
         parts.append(f"{number} of {each.wanted_replicas} {each.role} ({' and '.join(amounts) or 'nothing'})")
     return ", ".join(parts)

@@ -54,3 +54,14 @@ class Resources:
 
 
 NOTHING = Resources()
+
+
+def shown(amount: float) -> str:
+    """For people, to the thousandth and without exponents: 0.5, 96, 1,228,800."""
+    return f"{round(amount, 3):,.15g}"
+
+
+def shown_gib(memory_bytes: int) -> str:
+    """For people: 0.5 GiB, 64.3 GiB, 1,024 GiB."""
+    gib = memory_bytes / 2**30
+    return f"{round(gib, 1) if gib >= 1 else round(gib, 3):,.15g} GiB"

@@ -11,6 +11,7 @@ import numpy as np
 from pointsman.core.placement.cluster import PREFER_NO_SCHEDULE, Node
 from pointsman.core.placement.domains import Bools
 from pointsman.core.placement.gang import RoleGroup
+from pointsman.core.placement.resources import shown, shown_gib
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ def _obstacle(node: Node, group: RoleGroup) -> str | None:
 def _too_small(node: Node, group: RoleGroup) -> str | None:
     asks = group.requests
     if asks.gpu_milli > node.gpus * 1000:
-        return f"fewer than {asks.gpus:g} GPUs"
+        return f"fewer than {shown(asks.gpus)} GPUs"
     if asks.cpu_milli > node.cpu_milli:
-        return f"less than {asks.cpu_milli / 1000:g} CPUs"
+        return f"less than {shown(asks.cpu_milli / 1000)} CPUs"
     if asks.memory_bytes > node.memory_bytes:
-        return f"less than {asks.memory_bytes / 2**30:.4g} GiB of memory"
+        return f"less than {shown_gib(asks.memory_bytes)} of memory"
     return None

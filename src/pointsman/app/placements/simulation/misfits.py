@@ -18,15 +18,15 @@ _BUDGET_S = 2.0
 def misfits(
     state: ClusterState, kinds: Sequence[Kind], tree: QueueTree, queues: Sequence[str], clock_s: Callable[[], float]
 ) -> Iterator[str]:
-    """For people: each kind that fits nowhere while all nodes are up and nobody else is there, and each queue that may
-    not have it. What could not be proved in time is not said."""
+    """For people: each kind that does not fit while no other gang is there, and each queue that may not have it. What
+    could not be proved in time is not said."""
     nobody = Usage.of(tree, ())
     for kind in kinds:
         name = kind.gang.name
         found = place(state, kind.gang, budget_s=_BUDGET_S, clock_s=clock_s, elastic=False, explained=False)
         if isinstance(found, Unplaced):
             if found.proved:
-                yield f"{name} does not fit on the empty cluster, so none of its gangs is ever placed: {found.text}"
+                yield f"{name} does not fit even while nothing else is placed, so it never is: {found.text}"
             continue
         refusals = {
             queue: nobody.refusal(replace(kind.gang, queue=queue), floor_of(kind.gang), firm_part(kind.gang))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pointsman.core.model.errors import PlacementError
-from pointsman.core.placement.resources import Resources
+from pointsman.core.placement.resources import Resources, shown, shown_gib
 
 Amounts = tuple[int, int, int]
 """GPU in thousandths, CPU in thousandths, memory in bytes."""
@@ -63,5 +63,5 @@ def least(one: Amounts, other: Amounts) -> Amounts:
 def told(kind: int, value: int) -> str:
     """For people: `12 GPUs`, `4.5 CPUs`, `64 GiB of memory`."""
     if kind == 2:
-        return f"{value / 2**30:.4g} GiB of memory"
-    return f"{value / 1000:g} {KINDS[kind]}{'' if value == 1000 else 's'}"
+        return f"{shown_gib(value)} of memory"
+    return f"{shown(value / 1000)} {KINDS[kind]}{'' if value == 1000 else 's'}"
