@@ -119,3 +119,29 @@ async def test_trailing_space_after_a_length_is_allowed(wire):
     client = await wire.client(server.port)
     client.send(POST + b"Content-Length: 3 \r\n\r\nabc")
     assert (await client.response()).body == b"abc"
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"br", b"GZIP", b"gzip, identity", b"x"])
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"]
+)
+async def test_compressed_bodies_are_refused(wire, coding, framing):
+    async def handler(request, responder):
+        responder.send(200, (), b"")
+
+    server = await wire.serve(handler)
+    client = await wire.client(server.port)
+    client.send(POST + b"Content-Encoding: " + coding + b"\r\n" + framing)
+    answer = await client.response()
+    assert answer.status == 415
+    assert "content-encoding" in json.loads(answer.body)["error"]["message"]
+
+
+async def test_a_body_that_says_it_is_not_compressed_is_taken(wire):
+    async def handler(request, responder):
+        responder.send(200, (), request.body)
+
+    server = await wire.serve(handler)
+    client = await wire.client(server.port)
+    client.send(POST + b"Content-Encoding: identity\r\nContent-Length: 3\r\n\r\nabc")
+    assert (await client.response()).body == b"abc"

@@ -141,6 +141,7 @@ class Frontend:
             self._clock,
             self._seed,
             recorder,
+            settings.failover,
         )
         self._exact = ExactRouting(
             self.ledger,
@@ -169,7 +170,7 @@ class Frontend:
             cut_after_s=settings.drain_cut_after_s,
         )
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: self.shutdown, self.tenancy.gate)
-        self._server = HttpServer(routes.handle, settings.limits, self._not_http)
+        self._server = HttpServer(routes.handle, settings.limits, self._not_http, self.tenancy.gate.refusal_of)
         self.shutdown = Shutdown(self._server, dispatcher.cut_all)
         self._prober = Prober(
             self.emit,
@@ -239,6 +240,7 @@ class Frontend:
                 recorder=recorder,
                 membership=self.membership,
                 prober=self._prober,
+                retime_canaries=lambda limit_s: self._health.retime(limit_s),
             )
             self._reloader = Reloader(config, parts.all(), self._new_tenancy, self.reloads)
 

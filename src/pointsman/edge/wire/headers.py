@@ -73,5 +73,5 @@ def field_lines(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes
     count = len(fields)
     if block.count(b"\n") != count or block.count(b"\r") != count or b"\0" in block:
         bad = next(field for field in fields if any(c in part for c in (b"\r", b"\n", b"\0") for part in field))
-        raise ValueError(f"header field {bad[0]!r} holds CR, LF or NUL: {bad[1]!r}; remove it")
+        raise ValueError(f"header field {bad[0]!r} holds CR, LF or NUL; remove it")
     return block

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.http1_limits import ServerLimits
 from pointsman.edge.wire.http1_reader import RequestReader
 from pointsman.edge.wire.http1_request import IncomingRequest
@@ -17,6 +18,8 @@ from pointsman.edge.wire.keepalive import keep_alive
 
 logger = logging.getLogger("pointsman.wire")
 
+OnHead = Callable[[Headers, str], "tuple[int, str] | None"]
+"""(headers, the client's address) of a request with a long body: status and message to refuse it; None: read it."""
 Handler = Callable[[IncomingRequest, Responder], Coroutine[None, None, None]]
 
 _NEVER = float("inf")
@@ -27,7 +30,10 @@ _BACKLOG_BYTES = 256 * 1024
 _NOT_TIMED = -1
 _LINGER_S = 2.0
 _JSON = ((b"content-type", b"application/json"),)
-_JSON_LATER = (*_JSON, (b"retry-after", b"1"))
+_REJECTION_FIELDS = {
+    401: (*_JSON, (b"www-authenticate", b'Bearer realm="pointsman"')),
+    503: (*_JSON, (b"retry-after", b"1")),
+}
 
 
 class ConnectionOwner(Protocol):
@@ -35,6 +41,8 @@ class ConnectionOwner(Protocol):
 
     handler: Handler
     limits: ServerLimits
+    on_head: OnHead | None
+    """Asked before a long body is read."""
     closing: bool
 
     linger_s: float
@@ -246,6 +254,11 @@ class ServerConnection(asyncio.Protocol):
         self._body_bytes = _NOT_TIMED
         self._deadline = self._loop.time() + self._server.limits.head_timeout_s
 
+    def refusal_of(self, headers: Headers) -> tuple[int, str] | None:
+        """Reader: a long body is coming."""
+        ask = self._server.on_head
+        return None if ask is None else ask(headers, self._reader.peer)
+
     def continue_expected(self) -> None:
         """Reader: the client waits for `100 Continue`; not needed if the body is here already."""
         self._expects_continue = True
@@ -340,8 +353,7 @@ class ServerConnection(asyncio.Protocol):
         if responder.started:
             responder.abort()
         else:
-            headers = _JSON_LATER if status == 503 else _JSON
-            responder.send(status, headers, self._server.rejection(status, message))
+            responder.send(status, _REJECTION_FIELDS.get(status, _JSON), self._server.rejection(status, message))
 
     def response_done(self, responder: Responder) -> None:
         """Responder: its answer is complete."""
@@ -392,7 +404,7 @@ class ServerConnection(asyncio.Protocol):
         assert self._transport is not None
         body = self._server.rejection(rejection.status, rejection.message)
         responder = Responder(self, self._transport, keep_alive=False)
-        responder.send(rejection.status, _JSON_LATER if rejection.status == 503 else _JSON, body)
+        responder.send(rejection.status, _REJECTION_FIELDS.get(rejection.status, _JSON), body)
         self._linger()
 
     def _linger(self) -> None:

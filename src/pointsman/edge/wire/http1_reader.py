@@ -13,7 +13,9 @@ from pointsman.edge.wire.http1_request import IncomingRequest
 
 logger = logging.getLogger("pointsman.wire")
 
-_CHECKED = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+_CHECKED = frozenset((b"host", b"content-length", b"content-encoding", b"transfer-encoding", b"expect"))
+_TAKEN_UNASKED_BYTES = 64 * 1024
+"""Longest body that is read before anybody asks who sends it."""
 
 
 class RequestOwner(Protocol):
@@ -21,6 +23,9 @@ class RequestOwner(Protocol):
 
     def head_begun(self) -> None:
         """The first byte of a request has come."""
+
+    def refusal_of(self, headers: Headers) -> tuple[int, str] | None:
+        """Status and message for a head whose body, a long one, is not to be read; None: it is."""
 
     def continue_expected(self) -> None:
         """The client waits for `100 Continue` before it sends the body."""
@@ -151,7 +156,8 @@ class RequestReader:
         if self.in_body:
             return 400, f"request body: {reason}"
         if self._headers:
-            return 400, f"request header: {reason} (after {self._headers[-1][0].decode('latin-1')!r})"
+            # Their number, not the last one's name: where a length was wrong, it may be a part of a prompt.
+            return 400, f"request header: {reason} (after {len(self._headers)} good ones)"
         about_field = any(word in reason for word in ("eader", "Content-Length", "Transfer-Encoding"))
         return 400, f"request {'header' if about_field and self.in_head else 'line'}: {reason}"
 
@@ -231,17 +237,22 @@ class RequestReader:
         if self._upgrade:
             return
         self.in_body = True
+        coding = checked.get(b"content-encoding", b"identity")
+        if coding.lower() != b"identity":
+            raise self._stop(_Refused(415, "request header 'content-encoding': bodies are taken uncompressed only"))
         encoding = checked.get(b"transfer-encoding")
         if encoding is not None:
             if encoding.lower() != b"chunked" or version == "1.0":
-                raise self._stop(
-                    _Refused(400, f"request header 'transfer-encoding': only chunked is known, not {encoding!r}")
-                )
+                raise self._stop(_Refused(400, "request header 'transfer-encoding': only chunked is known"))
             self._chunked = True
         length = int(checked.get(b"content-length", b"0"))
         if length > self._limits.max_body_bytes:
             raise self._stop(self._body_too_large(length))
         self.body_left = length
+        if self._chunked or length > _TAKEN_UNASKED_BYTES:
+            refusal = self._owner.refusal_of(tuple(self._headers))
+            if refusal is not None:
+                raise self._stop(_Refused(*refusal))
         if length and not self._owner.body_coming(length):
             raise self._stop(self._no_room())
         if b"expect" in checked:
@@ -249,7 +260,7 @@ class RequestReader:
 
     def _check_expectation(self, expectation: bytes, version: str) -> None:
         if expectation.lower() != b"100-continue":
-            raise self._stop(_Refused(417, f"request header 'expect': only 100-continue is known, not {expectation!r}"))
+            raise self._stop(_Refused(417, "request header 'expect': only 100-continue is known"))
         if version == "1.1" and (self._chunked or self.body_left):
             self._owner.continue_expected()
 

@@ -13,7 +13,7 @@ from ssl import SSLContext
 
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.headers import Headers
-from pointsman.edge.wire.http1_connection import Handler, ServerConnection
+from pointsman.edge.wire.http1_connection import Handler, OnHead, ServerConnection
 from pointsman.edge.wire.http1_limits import ServerLimits
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
@@ -33,7 +33,7 @@ class HttpServer:
     """Calls `handler(request, responder)` as one task for each request.
 
     If the client leaves before `responder.finish()`, the task is cancelled. `on_reject(status, message)` makes the JSON
-    body of answers to what is no proper request.
+    body of answers to what is no proper request. `on_head` may refuse a request before its body, a long one, is read.
     """
 
     def __init__(
@@ -41,8 +41,10 @@ class HttpServer:
         handler: Handler,
         limits: ServerLimits | None = None,
         on_reject: Callable[[int, str], bytes] | None = None,
+        on_head: OnHead | None = None,
     ):
         self.handler = handler
+        self.on_head = on_head
         self.limits = limits or ServerLimits()
         self.closing = False
         """No request is taken any more on a connection after the one that it is at."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -229,3 +230,34 @@ async def test_without_keys_beyond_loopback_one_line_says_so(fleet: Fleet, caplo
     assert "nobody is asked for a key" not in caplog.text
     frontend.tenancy.start("0.0.0.0")
     assert "nobody is asked for a key" in caplog.text
+
+
+class TestLongBodies:
+    """Who has no key can't fill our memory: a long body is refused at its head."""
+
+    @staticmethod
+    async def ask(frontend: Frontend, key: str, framing: bytes, body: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(frontend.url.rpartition(":")[2]))
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\n".encode()
+        writer.write(head + framing + b"\r\n\r\n" + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return answer
+
+    @pytest.mark.parametrize(
+        "framing",
+        [b"content-length: 5000000", b"transfer-encoding: chunked", b"content-length: 5000000\r\nexpect: 100-continue"],
+    )
+    async def test_unread_without_a_key(self, fleet: Fleet, keys_file: Path, framing: bytes) -> None:
+        frontend = await open_with_keys(fleet, keys_file)
+        answer = await self.ask(frontend, "nobodys", framing, b"")
+        assert answer.startswith(b"HTTP/1.1 401")
+        assert b"www-authenticate: Bearer" in answer
+        assert frontend.tenancy.counts.key_faults == {"unknown": 1}
+
+    async def test_read_with_one(self, fleet: Fleet, keys_file: Path) -> None:
+        frontend = await open_with_keys(fleet, keys_file)
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}).encode()
+        answer = await self.ask(frontend, ONE, b"content-length: %d" % len(body), body)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert frontend.tenancy.counts.keys == {"a1": 1}

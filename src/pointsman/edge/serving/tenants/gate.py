@@ -22,6 +22,7 @@ from pointsman.edge.serving.tenants.principal import ANONYMOUS, Principal, model
 from pointsman.edge.serving.tenants.refusals import NotLetInError, beyond_limit, no_key
 from pointsman.edge.serving.tenants.rules import Rules
 from pointsman.edge.serving.tenants.usage import delivered_tokens
+from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.http1_request import IncomingRequest
 
 SAID_EVERY_MS = 10_000.0
@@ -85,27 +86,39 @@ class Gate:
         ring = self._ring
         if ring is None:
             return Principal.of_tenant(tenant_of(incoming))
+        return self._holder(ring, incoming.headers, incoming.peer)
+
+    def refusal_of(self, headers: Headers, peer: str) -> tuple[int, str] | None:
+        """Status and message for who has no key, before a long body is taken from him."""
         try:
-            key = presented_key(incoming.headers)
+            if self._ring is not None:
+                self._holder(self._ring, headers, peer)
+        except NotLetInError as error:
+            return error.status, error.message
+        return None
+
+    def _holder(self, ring: KeyRing, headers: Headers, peer: str) -> Principal:
+        try:
+            key = presented_key(headers)
         except UnusableCredentialsError as error:
-            raise self._fault(KeyFault.MALFORMED, incoming, f"the API key can't be read: {error}; {_SEND_IT}") from None
+            raise self._fault(KeyFault.MALFORMED, peer, f"the API key can't be read: {error}; {_SEND_IT}") from None
         if key is None:
-            raise self._fault(KeyFault.MISSING, incoming, f"an API key is needed; {_SEND_IT}, not in the URL")
+            raise self._fault(KeyFault.MISSING, peer, f"an API key is needed; {_SEND_IT}, not in the URL")
         found = ring.find(key)
         if found is None:
-            raise self._fault(KeyFault.UNKNOWN, incoming, f"the API key is not valid; {_SEND_IT}")
+            raise self._fault(KeyFault.UNKNOWN, peer, f"the API key is not valid; {_SEND_IT}")
         if found.expires_s is not None and found.expires_s <= self._epoch_s():
             key_id = found.principal.key_id
-            raise self._fault(KeyFault.EXPIRED, incoming, f"the API key is not valid; {_SEND_IT}", f" (key {key_id})")
+            raise self._fault(KeyFault.EXPIRED, peer, f"the API key is not valid; {_SEND_IT}", f" (key {key_id})")
         return found.principal
 
-    def _fault(self, fault: KeyFault, incoming: IncomingRequest, message: str, about: str = "") -> NotLetInError:
+    def _fault(self, fault: KeyFault, peer: str, message: str, about: str = "") -> NotLetInError:
         self._counts.key_faults[fault] += 1
         self._unsaid += 1
         now_ms = self._clock()
         if now_ms >= self._say_ms:
             more = "" if self._unsaid == 1 else f"; {self._unsaid} such requests since the last such line"
-            _log.warning("a request of %s was refused: API key %s%s%s", incoming.peer, fault, about, more)
+            _log.warning("a request of %s was refused: API key %s%s%s", peer, fault, about, more)
             self._unsaid = 0
             self._say_ms = now_ms + SAID_EVERY_MS
         return no_key(message)
