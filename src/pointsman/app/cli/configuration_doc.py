@@ -14,6 +14,7 @@ import msgspec
 from pointsman.app.cli.made_page import write_or_check
 from pointsman.edge.configuration.describe import expected, item_of, struct_of, value_of, without_annotation
 from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.serving.reload.keys import LIVE
 
 EXAMPLE = """\
 control-plane:
@@ -51,11 +52,23 @@ Flags override the file and are checked in the same way: `--engine` (all nodes),
 """
 
 
+_LIVE = """\
+## What changes without a restart
+
+SIGHUP to `pointsman serve`, `pointsman reload` and `POST /v1/reload` on the admin port read the file again, check all of it
+and put in force what changed in these keys and all under them ([operating.md](operating.md#reload)). All other keys are
+read at the start; their names are in the answer where they changed.
+
+{keys}
+"""
+
+
 def document() -> str:
     """The whole page."""
     parts = [_HEAD.format(example=EXAMPLE)]
     for field in msgspec.structs.fields(ConfigTree):
         parts.extend(_section(field.encode_name, field.type))
+    parts.append(_LIVE.format(keys="\n".join(f"- `{key}`" for key in sorted(LIVE))))
     return "\n".join(parts)
 
 

@@ -44,7 +44,7 @@ class Canaries:
         self._emit = emit
         self._now_ms = now_ms
         self._rng = rng
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._spread_s = spread_s
         self._closed = False
         self._tasks: dict[WorkerId, tuple[asyncio.Task[None], bool]] = {}
@@ -69,13 +69,11 @@ class Canaries:
         sent_ms = self._now_ms()
         self._emit(CanarySent(due.worker, sent_ms))
         try:
-            outcome = await send_canary(target, self._limit_s, self._now_ms)
+            outcome = await send_canary(target, self.limit_s, self._now_ms)
         except Exception:
             _log.exception("a canary for %s failed for a reason that nobody expected", due.worker)
             outcome = CanaryOutcome(CanaryResult.BUSY, "it could not be sent")
-        self._emit(
-            CanaryRead(due.worker, self._now_ms(), sent_ms, outcome.result, outcome.reason, outcome.total_ms)
-        )
+        self._emit(CanaryRead(due.worker, self._now_ms(), sent_ms, outcome.result, outcome.reason, outcome.total_ms))
 
     async def close(self) -> None:
         """Those under way are given up; the ledger hears nothing of them."""

@@ -131,6 +131,11 @@ class EngineWatch:
             None if self._gpus is None else self._gpus.unknown,
         )
 
+    def retime(self, timing: ProbeTiming) -> None:
+        """Other pauses and limits, from the next round on."""
+        self._timing = timing
+        self._http.timeout_s = timing.timeout_s
+
     async def run(self) -> None:
         """Until cancelled. An unexpected error costs one round, not the watch."""
         self.announce()

@@ -120,6 +120,12 @@ class Prober:
         await _stop([task])
         watch.leave(reason)
 
+    def retime(self, timing: ProbeTiming) -> None:
+        """Other pauses and limits, from each engine's next round on."""
+        self._timing = timing
+        for watch, _ in self._watches.values():
+            watch.retime(timing)
+
     def canary_target(self, worker: WorkerId) -> CanaryTarget | None:
         """How to send a canary to a worker; None where nobody knows."""
         watched = self._watches.get(engine_of(worker))

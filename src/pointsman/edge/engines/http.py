@@ -101,7 +101,7 @@ class EngineHttp:
         self._session = session
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._trust = trust
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
 
     async def get(self, path: str) -> Answer:
@@ -210,7 +210,7 @@ class EngineHttp:
             headers["Content-Type"] = "application/json"
         try:
             async with (
-                asyncio.timeout(self._timeout_s),
+                asyncio.timeout(self.timeout_s),
                 self._session.request(
                     method,
                     url,
@@ -228,7 +228,7 @@ class EngineHttp:
                 content = await self._bounded_body(method, url, response)
                 return Answer(response.status, response.content_type, content)
         except TimeoutError:
-            message = f"{method} {url} was not answered within {self._timeout_s:g} s"
+            message = f"{method} {url} was not answered within {self.timeout_s:g} s"
             raise EngineCallError(Trouble.TIMED_OUT, message) from None
         except aiohttp.ClientConnectorError as error:
             trouble = Trouble.NOT_ASKED if is_own_shortage(error) else Trouble.UNREACHABLE

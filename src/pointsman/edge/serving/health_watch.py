@@ -36,6 +36,10 @@ class HealthWatch:
         self._log = HealthLog()
         self._canaries = Canaries(ledger.canaries_due, target_of, emit, clock, rng, limit_s=canary_limit_s)
 
+    def retime(self, canary_limit_s: float) -> None:
+        """Another limit for canaries that are sent from now on."""
+        self._canaries.limit_s = canary_limit_s
+
     def before_tick(self) -> None:
         """How streams fare."""
         for reading in self._streams.read(self._clock()):

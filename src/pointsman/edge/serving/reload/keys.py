@@ -31,7 +31,7 @@ GRACES = (
 )
 SAMPLING = ("decision-log.sample", "decision-log.state")
 TENANCY = ("auth.keys_file", "tenants")
-HEALTH = ("control-plane.heartbeat_interval", "control-plane.health")
+HEALTH = ("control-plane.heartbeat_interval", "control-plane.health", "control-plane.health_canary")
 FAILOVER = ("failover",)
 
 LIVE = tuple(

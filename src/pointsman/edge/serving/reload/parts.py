@@ -52,6 +52,8 @@ class Parts:
     recorder: DecisionRecorder
     membership: Membership
     prober: Prober
+    retime_canaries: Callable[[float], None]
+    """Gets what one may take, in seconds."""
 
     def all(self) -> list[Part]:
         """For the reloader."""
@@ -129,4 +131,8 @@ class Parts:
         return lambda: self.membership.offer(CONFIGURATION, new.sources)
 
     def _heartbeat(self, new: FrontendSettings) -> Apply:
-        return lambda: self.prober.retime(ProbeTiming(interval_s=new.heartbeat_s))
+        def apply() -> None:
+            self.prober.retime(ProbeTiming(interval_s=new.heartbeat_s))
+            self.retime_canaries(new.health.canary_ms / 1000)
+
+        return apply
