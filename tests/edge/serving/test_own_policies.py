@@ -17,7 +17,7 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.policy import Timing, decision
 from pointsman.core.policies.registry import PolicyRegistry
-from pointsman.edge.serving.dispatch import MOST_NOTES
+from pointsman.edge.serving.decider import MOST_NOTES
 from support.scripted_fleet import Fleet
 
 

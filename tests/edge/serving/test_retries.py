@@ -155,7 +155,7 @@ class TestTakenAway:
         first = asyncio.create_task(fleet.chat())
         await fleet.until(lambda: slow.running == 1)
         worker = frontend.ledger.snapshot().workers[0].id
-        assert frontend._dispatcher.migrate_from(worker, "it drains") == 1
+        assert frontend.dispatcher.migrate_from(worker, "it drains") == 1
         assert (await first).body.endswith(DONE)
         await asyncio.wait_for(slow.abort_seen.wait(), 1)
         assert frontend.traffic.retries["drain"] == 1
@@ -172,7 +172,7 @@ class TestTakenAway:
         frontend = await fleet.open(heartbeat_s=60.0)
         asking = asyncio.create_task(fleet.chat())
         await fleet.until(lambda: only.running == 1)
-        assert frontend._dispatcher.migrate_from(frontend.ledger.snapshot().workers[0].id, "it drains") == 0
+        assert frontend.dispatcher.migrate_from(frontend.ledger.snapshot().workers[0].id, "it drains") == 0
         go_on.set()
         assert (await asking).status == 200
 
@@ -190,7 +190,7 @@ class TestTakenAway:
         await fleet.until(lambda: engine.running == 1)
         await asyncio.sleep(0.05)
         worker = frontend.ledger.snapshot().workers[0].id
-        assert frontend._dispatcher.cut(worker, "its grace is over") == 1
+        assert frontend.dispatcher.cut(worker, "its grace is over") == 1
         answer = await asking
         assert answer.status == (200 if begun else 503)
         last = answer.body.rsplit(b"data: ", 1)[-1]

@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import NewType
 
+from pointsman.core.model.migration import Mechanism
+
 WorkerId = NewType("WorkerId", str)
 """`engine/rank`, for example `gpu-a/0`. Unique among live workers; a worker that left and came back keeps its id."""
 
@@ -54,6 +56,10 @@ class WorkerSpec:
     """Request header that chooses the rank at an engine with several of them."""
     profile: str | None = None
     """Name of the profile whose step times it is thought to have."""
+    migration: Mechanism = Mechanism.REPLAY
+    """How a stream that it broke off goes on elsewhere."""
+    tokenizer: str | None = None
+    """Directory or repository of its tokenizer or model, by its own word."""
     stream_usage: bool = True
     """It sends a usage event in a stream when `stream_options.include_usage` asks for one."""
 

@@ -71,6 +71,8 @@ class WorkerSource:
             topology_distance=self.topology_distance,
             rank_header=facts.capabilities.rank_header if len(facts.ranks) > 1 else None,
             profile=self.profile,
+            migration=facts.capabilities.migration,
+            tokenizer=facts.tokenizer,
             stream_usage=facts.capabilities.stream_usage is not False,
         )
 

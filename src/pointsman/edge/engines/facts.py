@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pointsman.core.model.migration import Mechanism
+
 DISPLAY_NAMES = {
     "vllm": "vLLM",
     "sglang": "SGLang",
@@ -43,6 +45,8 @@ class Capabilities:
     """Understands `stream_options.include_usage`."""
     cached_tokens: bool | None = None
     """Reports `usage.prompt_tokens_details.cached_tokens`."""
+    migration: Mechanism = Mechanism.REPLAY
+    """How a stream that it broke off can go on at another one."""
     load: bool = False
     """Tells how many requests run and wait."""
     kv_events: tuple[KvEventSource, ...] | None = None

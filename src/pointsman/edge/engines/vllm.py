@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 
+from pointsman.core.model.migration import Mechanism
 from pointsman.edge.engines import prometheus_text as prometheus
 from pointsman.edge.engines.adapter import Message
 from pointsman.edge.engines.facts import Capabilities, EngineFacts, KvEventSource
@@ -34,6 +36,8 @@ _NAMES = (
     _RUNNING, _WAITING, _KV_USE, _KV_USE_OLD, _CACHE_CONFIG, _BY_SOURCE, _GENERATED, _PREEMPTIONS, _STARTED, _LORA,
     _SIM_BUSY,
 )  # fmt: skip
+
+_TELLS_TOKEN_IDS = (0, 10)
 
 _CACHED_TOKENS_HINT = "start it with --enable-prompt-tokens-details"
 _KV_EVENTS_HINT = (
@@ -113,6 +117,7 @@ class VllmAdapter:
                 tokenize=offers(routes, "/tokenize"),
                 token_id_prompts=offers(routes, "/v1/completions"),
                 stream_usage=True,
+                migration=_migration(version.version, completions=offers(routes, "/v1/completions")),
                 load=bool(running),
                 kv_events=events,
                 rank_header="X-data-parallel-rank",
@@ -183,6 +188,13 @@ class VllmAdapter:
             and source.endpoint
             and rank.isdigit()
         )
+
+
+def _migration(version: str, *, completions: bool | None) -> Mechanism:
+    """Token ids of streams are told from 0.10 on, and completions take them as a prompt."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    is_new = match is not None and (int(match[1]), int(match[2])) >= _TELLS_TOKEN_IDS
+    return Mechanism.TOKEN_IDS if is_new and completions is not False else Mechanism.REPLAY
 
 
 def _by_rank(sources: list[_EventSource | None]) -> dict[str, _EventSource | None]:

@@ -15,6 +15,7 @@ from pointsman.edge.serving.answers import REQUEST_ID_HEADER, reasons, send_erro
 from pointsman.edge.serving.breaks import fault_of_status
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.migration.sse_events import DONE
 from pointsman.edge.serving.relay import Defect, Relay
 from pointsman.edge.telemetry.token_times import mean_itl_ms
 from pointsman.edge.telemetry.traffic import Traffic
@@ -60,7 +61,13 @@ class Endings:
     def cut_short(self, exchange: Exchange, relay: Relay) -> None:
         """A stream ended without its last event: it may have been all."""
         self._traffic.stream_errors[Defect.NO_DONE] += 1
-        relay.break_off("")
+        relay.end_as_it_is()
+        self._finished(exchange, relay)
+
+    def completed(self, exchange: Exchange, relay: Relay) -> None:
+        """A stream whose answer the client has: only its last event was missing, which is the same for all."""
+        exchange.responder.write(DONE)
+        exchange.responder.finish()
         self._finished(exchange, relay)
 
     def rejected(self, exchange: Exchange, decision: Decision) -> None:
@@ -128,6 +135,8 @@ class Endings:
             )
         )
         exchange.status = "finished"
+        if exchange.migrations and exchange.migration is not None:
+            traffic.migrations[exchange.migration.mechanism, "finished"] += 1
         traffic.missing_usage += usage is None
         traffic.duration_s.observe((relay.last_ms - request.arrival_ms) / 1000)
         if relay.first_ms is None:

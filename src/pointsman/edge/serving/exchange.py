@@ -14,6 +14,7 @@ from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
 if TYPE_CHECKING:
+    from pointsman.edge.serving.migration.migration import Migration
     from pointsman.edge.serving.relay import Relay
     from pointsman.edge.serving.rollout import Ticket
 
@@ -45,8 +46,15 @@ class Exchange:
     cut: str | None = None
     """Why it has to end, wherever it is."""
     attempts: int = 0
+    migration: Migration | None = None
+    """What is kept of its stream so that it can go on elsewhere; None: it can't, `stays` says why."""
+    stays: str = ""
     migrations: int = 0
     """Times that its stream went on elsewhere."""
+    progress: int = 0
+    """What the client had got when it last went on elsewhere."""
+    rest: Request | None = None
+    """What is left of it where it goes on from what another worker generated."""
     failed_at: list[WorkerId] = field(default_factory=list)
     """Workers that failed it, in order."""
     decision: Decision | None = None

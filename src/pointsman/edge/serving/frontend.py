@@ -131,7 +131,7 @@ class Frontend:
             self._clock,
             self._seed,
         )
-        dispatcher = Dispatcher(
+        dispatcher = self.dispatcher = Dispatcher(
             self.ledger,
             self.policy,
             self.pool,

@@ -14,6 +14,7 @@ from pointsman.edge.serving.bodies import BodyFacts, ReadBody
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.failover import FailoverSettings
+from pointsman.edge.serving.migration.migration import OFF, Migration
 from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.retries import Tries
 from pointsman.edge.serving.route_keys import route_key_of, tenant_of
@@ -27,6 +28,7 @@ from pointsman.edge.wire.http1_responder import Responder
 
 EXPLAIN_HEADER = b"x-pointsman-explain"
 WORKER_HEADER = b"x-pointsman-worker"
+MIGRATION_HEADER = b"x-pointsman-migration"
 REQUEST_ID_HEADER = b"x-request-id"
 MAX_REQUEST_ID_BYTES = 128
 _APIS = {
@@ -119,6 +121,7 @@ class Intake:
             slo=slo,
             pinned_worker=self._pinned(incoming, body.model),
         )
+        migration, stays = self._migration(route, body, incoming)
         return Exchange(
             route=route,
             incoming=incoming,
@@ -127,10 +130,26 @@ class Intake:
             client_request_id=_client_request_id(incoming) or request_id.encode(),
             ends_with_done=body.ends_with_done,
             adds_usage=body.adds_usage,
+            migration=migration,
+            stays=stays,
             tries=Tries(settings.failover.of_route(route).retries),
             explain=settings.debug_headers and incoming.header(EXPLAIN_HEADER) == b"1",
             deadline_s=None if settings.total_timeout_s is None else loop_time_s + settings.total_timeout_s,
         )
+
+    def _migration(self, route: str, body: BodyFacts, incoming: IncomingRequest) -> tuple[Migration | None, str]:
+        """What is kept of its stream, or why nothing is."""
+        if not body.streams:
+            return None, ""
+        if not self.settings.failover.of_route(route).migration:
+            return None, f"migration is switched off for {route}"
+        if incoming.header(MIGRATION_HEADER) == OFF:
+            return None, "its client switched migration off"
+        if body.parsed is None:
+            return None, f"streams of {route} can't go on elsewhere"
+        if body.sequences > 1:
+            return None, "it has several answers (n, best_of or several prompts)"
+        return Migration(incoming.body, body.parsed, hide_usage=body.adds_usage), ""
 
     def _check_model(self, model: str) -> None:
         if self._ledger.serves(model):

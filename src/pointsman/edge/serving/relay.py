@@ -103,8 +103,16 @@ class TrackedReader(StreamReader, Protocol):
         """Why the stream can't go on here."""
 
     @property
+    def complete(self) -> bool:
+        """The client's answer is complete, whatever else the engine would send."""
+
+    @property
     def held(self) -> bytes:
-        """What came then; it goes to the client where nobody else goes on."""
+        """What came with the fault; it goes to the client where nobody else goes on."""
+
+    @property
+    def repeated(self) -> int:
+        """Events that the client had got before from another engine."""
 
 
 class Relay:
@@ -213,13 +221,18 @@ class Relay:
         responder = self._exchange.responder
         if self._scanner is None and self._before is None:
             responder.abort()
-        elif isinstance(self.error, CutShortError):
-            responder.finish()
         else:
-            held = b"" if self._tracked is None else self._tracked.held
+            failed = self._tracked is not None and isinstance(self.error, ErrorEventError)
+            held = self._tracked.held if failed and self._tracked is not None else b""
             # An event that the client's SDK understands, then a proper end.
             responder.write(held or b"data: " + error_body(502, message, code="stream_broken") + b"\n\n")
             responder.finish()
+
+    def end_as_it_is(self) -> None:
+        """End a stream that ended early, as its engine did."""
+        if self._tracked is not None and self._tracked.held:
+            self._exchange.responder.write(self._tracked.held)
+        self._exchange.responder.finish()
 
     def deliver(self) -> None:
         """The client gets the engine's answer, which was held back."""
@@ -253,10 +266,9 @@ class Relay:
 
     @property
     def _own_events(self) -> int:
-        scanner = self._scanner
-        if scanner is None:
+        if self._scanner is None:
             return 0
-        return scanner.events - getattr(scanner, "repeated", 0)
+        return self._scanner.events - (0 if self._tracked is None else self._tracked.repeated)
 
     @property
     def first_ms(self) -> float | None:
@@ -361,7 +373,7 @@ class Relay:
     def _report(self, events: int) -> None:
         """The first token at once, later ones now and then: the ledger must not cost anything per chunk."""
         tracked = self._tracked
-        if tracked is not None and tracked.fault is not None:
+        if tracked is not None and (tracked.complete or tracked.fault is not None):
             self._stop(tracked.fault)
             return
         now_ms = self._clock()
@@ -422,15 +434,21 @@ class Relay:
 
     # ---- endings
 
-    def _stop(self, fault: PointsmanError) -> None:
+    def _stop(self, fault: PointsmanError | None) -> None:
+        """The engine need not go on: it failed, or the answer is complete."""
         if self._connection is not None:
             self._connection.abort()
-        self._fail(fault)
+        if fault is not None:
+            self._fail(fault)
+            return
+        self._last_ms = self._clock()
+        if self._first_ms is None:
+            self._first_ms = self._last_ms
+        self._exchange.responder.finish()
+        self._finish(Ending.COMPLETE)
 
     def _fail(self, error: PointsmanError) -> None:
         self.error = error
-        if self._scanner is not None:
-            self._scanner.flush()
         self._finish(Ending.BROKEN if self._exchange.responder.started else Ending.NOTHING_SENT)
 
     def _finish(self, ending: Ending) -> None:

@@ -25,6 +25,10 @@ class Traffic:
     """By fault of the engine that had it before."""
     retries_refused: Counter[str] = field(default_factory=Counter)
     """Requests that an engine failed and that were not sent again, by reason: see NoRetry in serving/retries."""
+    migrations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(mechanism, outcome) of streams that went on elsewhere."""
+    migrations_refused: Counter[str] = field(default_factory=Counter)
+    """Streams that broke off and did not, by reason."""
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(policy, what it did instead of what its name says)."""
     guards_lifted: int = 0

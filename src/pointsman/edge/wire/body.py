@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from pointsman.edge.wire.json_part import part_start
 
-__all__ = ["ensure_stream_usage", "wants_usage"]
+__all__ = ["ensure_stream_usage", "wants_usage", "with_token_ids"]
 
 T = TypeVar("T")
 
@@ -52,6 +52,13 @@ def ensure_stream_usage(body: bytes) -> bytes:
     if value[:1] != b"{":
         raise ValueError("stream_options: expected an object or null")
     return _replace(body, options, _asking(value))
+
+
+def with_token_ids(body: bytes, given: Raw | UnsetType) -> bytes:
+    """Set `return_token_ids` to true; `given` is the member's value in this body, if it has one."""
+    if isinstance(given, Raw):
+        return _replace(body, given, b"true")
+    return _insert(body, b"return_token_ids", b"true")
 
 
 def wants_usage(stream_options: Raw) -> bool:

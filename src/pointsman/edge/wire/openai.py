@@ -49,6 +49,8 @@ class _Generation(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     add_special_tokens: Raw | UnsetType = UNSET
     truncate_prompt_tokens: Raw | UnsetType = UNSET
+    echo: Raw | UnsetType = UNSET
+    return_token_ids: Raw | UnsetType = UNSET
 
     @property
     def include_usage(self) -> bool:

@@ -28,13 +28,25 @@ class StreamScanner:
 
     `feed` returns the bytes to pass on. Without `hide_usage` these are the bytes given, at once. With it, an event that
     is not complete is held back, and an event that holds usage and an empty `choices` array is left out; every other
-    byte stays.
+    byte stays. `whole_events` holds incomplete events back, too, and leaves none out.
     """
 
-    __slots__ = ("_hide_usage", "_max_held", "_skipping", "_tail", "done", "error", "events", "overflowed", "usage")
+    __slots__ = (
+        "_hide_usage",
+        "_max_held",
+        "_skipping",
+        "_tail",
+        "_whole",
+        "done",
+        "error",
+        "events",
+        "overflowed",
+        "usage",
+    )
 
-    def __init__(self, *, hide_usage: bool = False, max_held_bytes: int = MAX_HELD_BYTES):
+    def __init__(self, *, hide_usage: bool = False, whole_events: bool = False, max_held_bytes: int = MAX_HELD_BYTES):
         self._hide_usage = hide_usage
+        self._whole = hide_usage or whole_events
         self._max_held = max_held_bytes
         self._tail = bytearray()
         self._skipping = False
@@ -71,7 +83,7 @@ class StreamScanner:
             self._skipping = False
             return b""
         rest = self._scan(tail) if tail else b""
-        return rest if self._hide_usage else b""
+        return rest if self._whole else b""
 
     def _feed_unaligned(self, data: bytes) -> bytes:
         tail = self._tail
@@ -88,7 +100,7 @@ class StreamScanner:
             out = self._scan(complete)
         if len(tail) > self._max_held:
             out += self._overflow()
-        return out if self._hide_usage else data
+        return out if self._whole else data
 
     def _overflow(self) -> bytes:
         """Let go of an event that is too long to be held, and read on at its end."""

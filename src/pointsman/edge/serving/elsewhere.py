@@ -1,0 +1,239 @@
+"""Elsewhere: whether a request that a worker failed goes to another one, and what its client gets if it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from pointsman.core.ledger.events import AttemptFailed
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.errors import PolicyError
+from pointsman.core.model.migration import Mechanism
+from pointsman.core.model.request import Request
+from pointsman.core.model.worker import WorkerId
+from pointsman.edge.serving.answers import reasons
+from pointsman.edge.serving.breaks import CutShortError, DivergedError, EngineTimeoutError, InterruptedHereError
+from pointsman.edge.serving.clock import Clock
+from pointsman.edge.serving.endings import Endings
+from pointsman.edge.serving.engine_links import EngineLinks
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.failed_attempt import NOT_REACHED, FailedAttempt
+from pointsman.edge.serving.failover import FailoverSettings
+from pointsman.edge.serving.relay import Ending
+from pointsman.edge.serving.retries import NoRetry
+from pointsman.edge.telemetry.traffic import Traffic
+
+MOVED = "drain"
+"""Reason of retries of requests whose worker drains."""
+LOOK_EVERY_S = 0.1
+"""For a worker that can go on with a stream."""
+BACK_AFTER_S = 2.0
+"""A worker that failed a stream may go on with it when it can be used again and nobody else could for so long."""
+
+_log = logging.getLogger("pointsman.serving")
+
+
+class Elsewhere:
+    """Of the requests of one front end."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        links: EngineLinks,
+        traffic: Traffic,
+        endings: Endings,
+        settings: FailoverSettings,
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        """May be exchanged for others while requests run."""
+        self._ledger = ledger
+        self._links = links
+        self._traffic = traffic
+        self._endings = endings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+
+    def goes(self, exchange: Exchange, failed: FailedAttempt, tried: set[WorkerId]) -> bool:
+        """It goes to another worker, and the ledger knows; else it ended, and everybody knows how."""
+        if exchange.responder.started:
+            return self._goes_on(exchange, failed)
+        if isinstance(failed.error, InterruptedHereError):
+            return self._taken_away(exchange, failed, failed.error)
+        refusal = exchange.tries.refusal(failed.fault, budget_left=self._ledger.may_retry(self._clock()))
+        if refusal is not None or failed.fault is None:
+            self._give_up(exchange, failed, refusal or NoRetry.NOT_THE_ENGINE)
+            return False
+        if failed.fault not in NOT_REACHED:
+            view = self._ledger.view(exchange.request, tried)
+            if not view.eligible.any():
+                self._give_up(exchange, failed, NoRetry.NOBODY, reasons(view))
+                return False
+        exchange.tries.used(failed.fault)
+        self._left(exchange, failed)
+        self._traffic.retries[failed.fault] += 1
+        _log.warning("%s: %s; trying another worker", failed.worker, failed.reason)
+        return True
+
+    def nobody(self, exchange: Exchange, decision: Decision, failed: FailedAttempt | None) -> None:
+        """No worker may take it, or none but those that failed it."""
+        if failed is not None and exchange.responder.started:
+            why = f"no worker could go on with it ({reasons(decision.view)})"
+            self._break(exchange, failed, "no_worker", why, told=True)
+        elif failed is None or failed.fault in NOT_REACHED:
+            self._endings.rejected(exchange, decision)
+        else:
+            self._give_up(exchange, failed, NoRetry.NOBODY, reasons(decision.view), told=True)
+
+    def undecided(self, exchange: Exchange, failed: FailedAttempt | None, error: PolicyError) -> None:
+        """The policy itself failed."""
+        if failed is not None and exchange.responder.started:
+            self._break(exchange, failed, "policy", str(error), told=True)
+        else:
+            self._endings.failed(exchange, 500, str(error), code="policy_failed")
+
+    def can_move(self, exchange: Exchange, worker: WorkerId) -> bool:
+        """Whether somebody else may take it from a worker that is well, as things stand."""
+        excluded = {worker, *exchange.failed_at}
+        if exchange.responder.started:
+            if exchange.migration is None or exchange.migrations >= self.settings.migration_limit:
+                return False
+            if exchange.migration.refusal() is not None:
+                return False
+            excluded |= self.unfit(exchange)
+        return bool(self._ledger.view(exchange.request, excluded).eligible.any())
+
+    # ---- before the first byte
+
+    def _taken_away(self, exchange: Exchange, failed: FailedAttempt, error: InterruptedHereError) -> bool:
+        """Its worker was given up before it answered: its connection is closed there, so nothing computes on."""
+        if not error.goes_on:
+            self._endings.failed(exchange, 503, str(error), retry_after_s=1.0, code="stopping", fault=failed.fault)
+            return False
+        self._left(exchange, failed)
+        self._traffic.retries[failed.fault or MOVED] += 1
+        _log.warning("%s: request %s goes elsewhere: %s", failed.worker, exchange.request.id, failed.reason)
+        return True
+
+    def _give_up(
+        self, exchange: Exchange, failed: FailedAttempt, why: NoRetry, more: str = "", *, told: bool = False
+    ) -> None:
+        """The client gets the last engine's answer, or what is wrong. `told`: the ledger knows of the fault."""
+        self._traffic.retries_refused[why.value] += 1
+        fault = None if told else failed.fault
+        if failed.ending is Ending.HELD and failed.relay is not None:
+            self._endings.given_up(exchange, failed.worker, failed.relay, fault)
+            return
+        text = f"{why.text} ({more})" if more else why.text
+        if isinstance(failed.error, EngineTimeoutError):
+            status, message = 504, f"{failed.reason}; {text}"
+        elif failed.fault in NOT_REACHED or failed.relay is None:
+            status, message = 503, f"no engine could be reached, the last was {failed.worker}: {failed.reason}; {text}"
+        else:
+            status, message = 502, f"engine {failed.worker} broke off before answering: {failed.reason}; {text}"
+        self._endings.failed(exchange, status, message, retry_after_s=1.0 if status == 503 else None, fault=fault)
+
+    # ---- after it
+
+    def unfit(self, exchange: Exchange) -> set[WorkerId]:
+        """Workers that can't go on with a stream as the one that it began at would have."""
+        migration = exchange.migration
+        if migration is None or migration.begun_at is None or not migration.anything:
+            return set()
+        begun_at = migration.begun_at
+        workers = self._ledger.models().get(exchange.request.model, ())
+        return {worker for worker in workers if not self._links.of(worker).continues(begun_at)}
+
+    async def somebody(self, exchange: Exchange, failed: FailedAttempt, tried: set[WorkerId]) -> set[WorkerId] | None:
+        """Wait for a worker that may go on with a stream. Returns who is excluded; None: there was none in time."""
+        began_s = self._loop.time()
+        while True:
+            waited_s = self._loop.time() - began_s
+            back = waited_s > BACK_AFTER_S
+            excluded = self.unfit(exchange) | (set() if back else tried)
+            view = self._ledger.view(exchange.rest or exchange.request, excluded)
+            if view.eligible.any():
+                return excluded
+            if waited_s >= self.settings.migration_wait_s or exchange.cut is not None:
+                why = exchange.cut or f"no worker could go on with it ({reasons(view)})"
+                self._break(exchange, failed, "no_worker", why, told=True)
+                return None
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _goes_on(self, exchange: Exchange, failed: FailedAttempt) -> bool:
+        migration = exchange.migration
+        refused = self._stays(exchange, failed)
+        if refused is not None or migration is None:
+            if isinstance(failed.error, CutShortError) and not exchange.migrations and exchange.relay is not None:
+                self._endings.cut_short(exchange, exchange.relay)
+            else:
+                self._break(exchange, failed, *(refused or ("off", "")))
+            return False
+        if migration.whole and exchange.adds_usage and exchange.relay is not None:
+            self._endings.completed(exchange, exchange.relay)
+            return False
+        if failed.fault not in NOT_REACHED:
+            exchange.migrations += 1
+        exchange.progress = migration.progress()
+        self._left(exchange, failed)
+        exchange.rest = None
+        if migration.mechanism is Mechanism.TOKEN_IDS:
+            exchange.rest = _rest(exchange, migration.prompt_tokens or 0, migration.tokens)
+        self._traffic.migrations[migration.mechanism, "begun"] += 1
+        _log.warning(
+            "%s: request %s goes on elsewhere by %s after %d tokens: %s",
+            failed.worker,
+            exchange.request.id,
+            migration.mechanism,
+            migration.tokens,
+            failed.reason,
+        )
+        return True
+
+    def _stays(self, exchange: Exchange, failed: FailedAttempt) -> tuple[str, str] | None:
+        """Why a stream can't go on: a metric's label, and words. None: it can."""
+        error, migration = failed.error, exchange.migration
+        if isinstance(error, InterruptedHereError) and not error.goes_on:
+            return "cut", ""
+        if isinstance(error, DivergedError):
+            return "diverged", ""
+        if failed.fault is None and not isinstance(error, InterruptedHereError):
+            return "not_the_engine", ""
+        if migration is None:
+            return "off", exchange.stays
+        if exchange.migrations >= self.settings.migration_limit:
+            return "limit", f"it went on elsewhere {exchange.migrations} times already (failover.migration_limit)"
+        stuck = exchange.migrations > 0 and migration.progress() == exchange.progress
+        if stuck and failed.fault not in NOT_REACHED and not isinstance(error, InterruptedHereError):
+            return "resent", "another engine failed it too before its next token: it may be what they fail of"
+        why = migration.refusal()
+        return None if why is None else ("inexact", f"it can't go on elsewhere exactly: {why}")
+
+    def _break(self, exchange: Exchange, failed: FailedAttempt, label: str, why: str, *, told: bool = False) -> None:
+        self._traffic.migrations_refused[label] += 1
+        if exchange.migrations and exchange.migration is not None:
+            outcome = "diverged" if label == "diverged" else "broken"
+            self._traffic.migrations[exchange.migration.mechanism, outcome] += 1
+        message = f"the stream broke: {failed.reason}"
+        if why:
+            message += f"; {why}"
+        relay = failed.relay or exchange.relay
+        if relay is not None:
+            self._endings.broken(exchange, failed.worker, relay, message, None if told else failed.fault)
+
+    def _left(self, exchange: Exchange, failed: FailedAttempt) -> None:
+        exchange.failed_at.append(failed.worker)
+        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), failed.reason, failed.fault))
+
+
+def _rest(exchange: Exchange, prompt_tokens: int, generated: int) -> Request:
+    """What the next worker has to do."""
+    request = exchange.request
+    limit = request.max_output_tokens
+    return replace(
+        request,
+        prompt_tokens=(prompt_tokens or request.prompt_tokens) + generated,
+        max_output_tokens=None if limit is None else max(1, limit - generated),
+    )

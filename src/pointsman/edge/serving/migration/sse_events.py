@@ -1,0 +1,145 @@
+"""Events of a stream that may go on elsewhere: cut apart, read as far as that needs, written anew."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from pointsman.edge.wire.sse import event_data
+
+_EVENT_END = re.compile(rb"\n\r?\n")
+DONE = b"data: [DONE]\n\n"
+
+
+class Function(msgspec.Struct):
+    """A piece of a call."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct):
+    """A piece of one tool call; its `id` is another one each time that it is generated."""
+
+    index: int = 0
+    function: Function | None = None
+
+
+class Delta(msgspec.Struct):
+    """A piece of a chat's answer."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Choice(msgspec.Struct):
+    """A piece of one answer."""
+
+    index: int = 0
+    text: str | None = None
+    delta: Delta | None = None
+    logprobs: msgspec.Raw = msgspec.Raw(b"null")
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Event(msgspec.Struct):
+    """One event of a chat's or a completion's stream."""
+
+    id: str | None = None
+    created: int | None = None
+    model: str | None = None
+    choices: list[Choice] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ErrorDetails(msgspec.Struct):
+    """What an error event says."""
+
+    message: str = ""
+    code: int | str | None = None
+
+
+class _ErrorEvent(msgspec.Struct):
+    error: ErrorDetails | str | None = None
+    object: str | None = None
+    message: str | None = None
+    code: int | str | None = None
+
+
+_events = msgspec.json.Decoder(Event)
+_errors = msgspec.json.Decoder(_ErrorEvent)
+
+
+def split_events(block: bytes) -> list[bytes]:
+    """Whole events, each with its blank line."""
+    events: list[bytes] = []
+    at = 0
+    for ending in _EVENT_END.finditer(block):
+        events.append(block[at : ending.end()])
+        at = ending.end()
+    if at < len(block):
+        events.append(block[at:])
+    return events
+
+
+def is_done(event: bytes) -> bool:
+    """Whether it is the stream's last one."""
+    return event_data(event).strip() == b"[DONE]"
+
+
+def read_event(event: bytes) -> Event | None:
+    """As far as it is one of an answer; None for comments, the end and what can't be read."""
+    data = event_data(event)
+    if not data or data.strip() == b"[DONE]":
+        return None
+    try:
+        return _events.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def read_whole(event: bytes) -> dict[str, Any] | None:
+    """All of it; None for comments, the end and what is no JSON object."""
+    data = event_data(event)
+    if not data or data.strip() == b"[DONE]":
+        return None
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_event(value: dict[str, Any]) -> bytes:
+    """One event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def failure_of(event: bytes) -> str | None:
+    """What an event says of the engine's failure; None if it says nothing of one, or blames the request."""
+    data = event_data(event)
+    if b'"abort"' in data:
+        read = read_event(event)
+        if read is not None and any(choice.finish_reason == "abort" for choice in read.choices or ()):
+            return "the engine aborted it"
+    if b"error" not in event:
+        return None
+    try:
+        found = _errors.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    error = found.error
+    if error is None and found.object != "error":
+        return "the engine sent an error event" if event.startswith(b"event: error") else None
+    code = error.code if isinstance(error, ErrorDetails) else found.code
+    if isinstance(code, int) and 400 <= code < 500:
+        return None
+    return "the engine sent an error event"

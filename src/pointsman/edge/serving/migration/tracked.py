@@ -1,0 +1,91 @@
+"""TrackedStream: a stream on its way to the client that could go on elsewhere. What would end it wrongly is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pointsman.core.model.errors import PointsmanError
+from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
+from pointsman.edge.serving.migration.sse_events import failure_of, split_events
+from pointsman.edge.serving.migration.strip import without_prompt_ids, without_token_ids
+from pointsman.edge.serving.migration.transcript import Transcript
+from pointsman.edge.wire.sse import StreamScanner
+from pointsman.edge.wire.usage import Usage
+
+
+class TrackedStream:
+    """Of the engine that a stream began at.
+
+    Args:
+        hide_usage: the client did not ask for the usage event.
+        strips: token ids were asked for by us, not by the client.
+        on_fault: called once, when `fault` or `complete` is set.
+    """
+
+    __slots__ = ("_on_fault", "_scanner", "_strips", "_transcript", "complete", "fault", "held", "repeated")
+
+    def __init__(self, transcript: Transcript, on_fault: Callable[[], None], *, hide_usage: bool, strips: bool) -> None:
+        self._scanner = StreamScanner(hide_usage=hide_usage, whole_events=True)
+        self._transcript = transcript
+        self._on_fault = on_fault
+        self._strips = strips
+        self.fault: PointsmanError | None = None
+        self.complete = False
+        self.held = b""
+        self.repeated = 0
+
+    @property
+    def events(self) -> int:
+        """Data events so far."""
+        return self._scanner.events
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last one seen."""
+        return self._scanner.usage
+
+    @property
+    def done(self) -> bool:
+        """The stream's last event was seen."""
+        return self._scanner.done
+
+    @property
+    def error(self) -> bool:
+        """An error event was seen."""
+        return self._scanner.error
+
+    def feed(self, data: bytes) -> bytes:
+        """The next bytes; returns whole events that go on to the client."""
+        out = self._scanner.feed(data)
+        if not out:
+            return out
+        if b"error" in out or b'"abort"' in out or self.fault is not None:
+            out = self._until_failure(out)
+        self._transcript.add(out)
+        return without_token_ids(out) if self._strips else out
+
+    def flush(self) -> bytes:
+        """The stream has ended. Half an event is nobody's, unless it is all that is missing."""
+        rest = self._scanner.flush()
+        if self.fault is not None:
+            return b""
+        if not self._scanner.done and self._transcript.said.finish_reason is None:
+            self.fault = CutShortError("its stream ended before its answer did")
+            self.held = rest
+            return b""
+        return without_token_ids(rest) if self._strips else rest
+
+    def _until_failure(self, block: bytes) -> bytes:
+        """What comes before the engine's word that it failed."""
+        if self.fault is not None:
+            return b""
+        at = 0
+        for event in split_events(block):
+            failure = failure_of(event)
+            if failure is not None:
+                self.fault = ErrorEventError(failure)
+                self.held = without_prompt_ids(without_token_ids(block[at:])) if self._strips else block[at:]
+                self._on_fault()
+                return block[:at]
+            at += len(event)
+        return block

@@ -1,0 +1,51 @@
+"""Transcript: a stream's events as they passed, kept to go on with it elsewhere. They are read when that is due."""
+
+from __future__ import annotations
+
+from pointsman.edge.serving.migration.said import Said
+from pointsman.edge.serving.migration.sse_events import read_event, split_events
+
+RAW_BYTES = 16 * 1024
+"""Kept as they came up to this; then they are read, which leaves about a fiftieth of it."""
+MOST_BYTES = 8 * 2**20
+"""A stream of which more would be kept can't go on elsewhere."""
+
+
+class Transcript:
+    """Of one stream, over all the engines that it came from. `add` costs a list's append."""
+
+    __slots__ = ("_raw", "_raw_bytes", "_said", "too_long")
+
+    def __init__(self) -> None:
+        self._raw: list[bytes] = []
+        self._raw_bytes = 0
+        self._said = Said()
+        self.too_long = False
+        """Nothing is kept any more."""
+
+    def add(self, block: bytes) -> None:
+        """Whole events that the client gets, with their token ids."""
+        self._raw.append(block)
+        self._raw_bytes += len(block)
+        if self._raw_bytes > RAW_BYTES:
+            self._read()
+
+    @property
+    def said(self) -> Said:
+        """What they came to."""
+        self._read()
+        return self._said
+
+    def _read(self) -> None:
+        said, raw = self._said, self._raw
+        self._raw, self._raw_bytes = [], 0
+        if self.too_long:
+            return
+        for block in raw:
+            for event in split_events(block):
+                read = read_event(event)
+                if read is not None:
+                    said.add(read)
+        if said.size_bytes > MOST_BYTES:
+            self.too_long = True
+            self._said = Said()
