@@ -7,13 +7,19 @@ import os
 from typing import Any
 
 import click
+import msgspec
 
 from pointsman.app.cli.descriptors import raise_descriptor_limit
+from pointsman.app.cli.engine_join import JoinFlags, join_options, serve_joined
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
+from pointsman.app.cli.signals import Signals
 from pointsman.app.cli.up_display import Display
 from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.engine_url import EngineUrl
+from pointsman.edge.engines.gate import Gate
 from pointsman.edge.engines.local.cores import usable_cores
+from pointsman.edge.engines.local.llama_server import llama_running
 from pointsman.edge.engines.local.llama_server import serve as serve_llama
 from pointsman.edge.engines.local.model_file import resolve
 from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL, ModelFile, ModelSpec
@@ -58,17 +64,22 @@ _OPTIONS_OF = {
 @click.option("--topic", help="sim: topic of its KV events.")
 @click.option("--dp-rank", type=click.IntRange(0), help="sim: data-parallel rank in its events and metrics (0).")
 @click.option("--seed", type=int, help="sim: for what faults draw at random (0).")
+@join_options
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
 def engine(kind: str, host: str, port: int, model: str | None, log_level: str, **options: Any) -> int:
     """Run one engine as a server: llama.cpp (local) or a simulation with vLLM's interface (sim)."""
     set_up_logs(log_level)
     if kind == "embedded":
         raise ConfigError("--kind embedded: not built yet in 0.1; use local or sim")
+    joining = JoinFlags.take(options)
+    if joining is not None:
+        joining.check_host(host)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     _refuse_foreign(kind, given)
     if kind == "sim":
-        return run_until_stopped(_simulate(host, port, model, given))
-    return _serve_local(host, port, model, given)
+        signals = Signals()
+        return run_until_stopped(_simulate(host, port, model, given, joining, signals), signals)
+    return _serve_local(host, port, model, given, joining)
 
 
 def _refuse_foreign(kind: str, given: dict[str, Any]) -> None:
@@ -77,7 +88,7 @@ def _refuse_foreign(kind: str, given: dict[str, Any]) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}: engines of kind {kind} don't take it; remove it")
 
 
-def _serve_local(host: str, port: int, model: str | None, given: dict[str, Any]) -> int:
+def _serve_local(host: str, port: int, model: str | None, given: dict[str, Any], joining: JoinFlags | None) -> int:
     file: ModelFile | None = None
 
     async def find() -> int:
@@ -92,11 +103,38 @@ def _serve_local(host: str, port: int, model: str | None, given: dict[str, Any])
         return status
     given.setdefault("threads", usable_cores())
     settings = LocalEngineSettings(model_path=str(file.path), model_name=file.name, host=host, port=port, **given)
+    if joining is not None:
+        return _serve_local_joined(settings, joining)
     serve_llama(settings, lambda url: click.echo(f"engine local serves {file.name} at {url}  (Ctrl-C stops)"))
     return 0
 
 
-async def _simulate(host: str, port: int, model: str | None, given: dict[str, Any]) -> int:
+def _serve_local_joined(settings: LocalEngineSettings, joining: JoinFlags) -> int:
+    """llama.cpp can't be told that it drains: it listens on a port of its own, behind one that can."""
+    signals = Signals()
+
+    async def serve(inner: str) -> int:
+        gate = Gate(inner)
+        try:
+            await gate.start(settings.host, settings.port)
+        except OSError as error:
+            raise listen_error(settings.host, settings.port, "--port", error) from error
+        try:
+            url = EngineUrl.at(settings.host, gate.port)
+            click.echo(f"engine local serves {settings.model_name} at {url}  (Ctrl-C drains and stops)")
+            more = {"kind": "llamacpp", "gpu_count": 0, "kv_capacity_tokens": settings.context_tokens}
+            await serve_joined(gate, url, more, joining, signals)
+        finally:
+            await gate.close()
+        return 0
+
+    with llama_running(msgspec.structs.replace(settings, host="127.0.0.1", port=0)) as inner:
+        return run_until_stopped(serve(inner), signals)
+
+
+async def _simulate(
+    host: str, port: int, model: str | None, given: dict[str, Any], joining: JoinFlags | None, signals: Signals
+) -> int:
     from pointsman.edge.engines.sim.server import SimServer
     from pointsman.edge.engines.sim.settings import SimSettings
 
@@ -111,7 +149,10 @@ async def _simulate(host: str, port: int, model: str | None, given: dict[str, An
     except OSError as error:
         raise listen_error(host, port, "--port", error) from error
     try:
-        click.echo(f"engine sim serves {server.settings.model} at {server.url}  (Ctrl-C stops)")
+        how = "stops" if joining is None else "drains and stops"
+        click.echo(f"engine sim serves {server.settings.model} at {server.url}  (Ctrl-C {how})")
+        if joining is not None:
+            await serve_joined(server, server.url, {"kind": "vllm"}, joining, signals)
         await asyncio.Event().wait()
     finally:
         await server.close()

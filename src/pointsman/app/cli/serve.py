@@ -17,10 +17,12 @@ from pointsman.edge.telemetry.logs import set_up_logs
 
 @click.command()
 @click.option("--engine", "engines", multiple=True, metavar="URL", help="An engine; repeat for more. Instead of nodes.")
+@click.option("--wait-for-engines", is_flag=True, help="Start without any: `pointsman engine --join` registers them.")
 @click.option("--processes", type=click.IntRange(1, 64), default=1, help="Front ends that share the port (1).")
 @frontend_options
 def serve(
     engines: tuple[str, ...],
+    wait_for_engines: bool,
     processes: int,
     config: Path | None,
     host: str | None,
@@ -33,8 +35,11 @@ def serve(
     set_up_logs(log_level or "info")
     flags = FrontendFlags(config, host, port, admin_port, policy, engines)
     tree = load_tree(flags)
-    if not tree.execution_group.nodes:
-        raise ConfigError("no engines: give --engine URL, or execution-group.nodes in a file with --config")
+    if not (tree.execution_group.nodes or tree.discovery.file or tree.discovery.etcd or wait_for_engines):
+        raise ConfigError(
+            "no engines: give --engine URL, execution-group.nodes or discovery in a file with --config, or "
+            "--wait-for-engines if they register themselves"
+        )
     if processes > 1:
         return serve_in_processes(tree, processes, lambda: load_tree(flags))
     signals = Signals()

@@ -38,6 +38,13 @@ class EngineUrl(str):
             raise ValueError(f"{cls.expected}, without a path (no /v1)")
         return cls(f"{parts.scheme}://{parts.netloc.lower()}")
 
+    @classmethod
+    def at(cls, host: str, port: int) -> EngineUrl:
+        """Of plain HTTP at an address; one that listens everywhere is called on this computer."""
+        if host in ("0.0.0.0", "::", ""):
+            host = "127.0.0.1"
+        return cls.parse(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+
     @property
     def host_and_port(self) -> str:
         """`host:port`, with the scheme's default port where the URL names none; an engine's default name."""

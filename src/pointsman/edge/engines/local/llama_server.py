@@ -27,6 +27,17 @@ def serve(settings: LocalEngineSettings, on_ready: Callable[[str], None]) -> Non
 
     Raises EngineError when the engine can't start. A signal during loading ends the process at once.
     """
+    with llama_running(settings) as url, _stop_signals() as stop:
+        on_ready(url)
+        stop.recv(1)
+
+
+@contextmanager
+def llama_running(settings: LocalEngineSettings) -> Iterator[str]:
+    """Load the model and serve as long as the context lasts; its URL. Enter it in the main thread.
+
+    Raises EngineError when the engine can't start. A signal during loading ends the process at once.
+    """
     llama = _import_llama()
     check_gguf(settings.file)
     _check_port(settings.host, settings.port)
@@ -36,9 +47,7 @@ def serve(settings: LocalEngineSettings, on_ready: Callable[[str], None]) -> Non
         server = llama.Server(_parameters(llama, settings))
     except RuntimeError as error:
         raise EngineError(f"llama.cpp could not start with {settings.model_path}: {error} Its log says why.") from error
-    with _stop_signals() as stop:
-        on_ready(server.listening_address)
-        stop.recv(1)
+    yield server.listening_address
     del server  # ends its threads
 
 

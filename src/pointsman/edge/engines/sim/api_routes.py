@@ -95,7 +95,8 @@ class ApiRoutes:
 
     async def health(self, request: IncomingRequest, responder: Responder) -> None:
         """`GET /health`: an empty 200, or 503 where that fault is on."""
-        responder.send(503 if self._state.faults.active.unhealthy else 200, (), b"")
+        unready = self._state.unready or self._state.faults.active.unhealthy
+        responder.send(503 if unready else 200, (), b"")
 
     async def version(self, request: IncomingRequest, responder: Responder) -> None:
         """`GET /version`."""
@@ -172,6 +173,8 @@ class ApiRoutes:
 
     async def _faults_before(self, responder: Responder) -> Faults | None:
         """Faults that hit before an answer begins; None when one of them was the answer."""
+        if self._state.refusing:
+            raise ApiError(503, "this engine drains and takes no new requests; ask another one")
         faults = self._state.faults.next_request()
         if faults.refuse:
             responder.abort()

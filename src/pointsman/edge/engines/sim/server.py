@@ -61,6 +61,19 @@ class SimServer:
         self.state.runner.stop()
         self.state.publisher.close()
 
+    def unready(self) -> None:
+        """`/health` says 503 from now on."""
+        self.state.unready = True
+
+    def refuse(self) -> None:
+        """Requests for tokens get 503 from now on; what runs goes on."""
+        self.state.refusing = True
+
+    @property
+    def in_flight(self) -> int:
+        """Requests for tokens that are being answered."""
+        return self.state.metrics.served
+
     async def restart(self, down_s: float = 0.0) -> None:
         """Crash and come back on the same port: connections, requests, cache, counters, event sequence are gone."""
         logger.info("simulated restart of %s", self.url)

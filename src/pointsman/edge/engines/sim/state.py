@@ -25,6 +25,10 @@ class SimState:
         self.tokenizer = SimTokenizer()
         self.json_texts = JsonTexts()
         self.faults = FaultState()
+        self.unready = False
+        """`/health` says 503."""
+        self.refusing = False
+        """Requests for tokens get 503: the engine is about to stop."""
         self.publisher = EventPublisher(settings)
         self.config = settings.engine_config(self.tokenizer.output_ids)
         self.specs = SpecMaker(settings, self.config.max_model_len, self.tokenizer)

@@ -55,7 +55,8 @@ class StreamOutput:
         self._before_reason = (
             b'},"logprobs":null,"finish_reason":' if spec.chat else b',"logprobs":null,"finish_reason":'
         )
-        tail = b'null,"token_ids":null}]}\n\n' if spec.chat else b'null,"stop_reason":null,"token_ids":null}]}\n\n'
+        ids = b'"token_ids":null}]}\n\n'
+        tail = b"null," + ids if spec.chat else b'null,"stop_reason":null,"prompt_token_ids":null,' + ids
         self._plain_tail = self._before_reason + tail
         responder.start(200, _HEADERS)
 
@@ -91,9 +92,7 @@ class StreamOutput:
         """What comes before the first token of a choice: the role in a chat, the prompt where it is echoed."""
         spec = self._generation.spec
         if spec.chat:
-            ids = b""
-            if choice.index == 0 and spec.return_token_ids:
-                ids = b',"prompt_token_ids":%b' % _encode(choice.prompt)
+            ids = b',"prompt_token_ids":%b,"prompt_text":null' % _encode(choice.prompt if spec.return_token_ids else None)
             return (
                 self._head
                 + b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
@@ -112,12 +111,10 @@ class StreamOutput:
         event = self._prefixes[choice.index] + _encode(text) + self._before_reason + _encode(choice.finish_reason)
         if choice.finish_reason is not None or not spec.chat:
             event += b',"stop_reason":%b' % _encode(choice.stop_reason)
-        if spec.return_token_ids:
-            if not spec.chat and choice.tokens == 1:
-                event += b',"prompt_token_ids":%b' % _encode(choice.prompt)
-            event += b',"token_ids":[%d]' % token
-        else:
-            event += b',"token_ids":null'
+        if not spec.chat:
+            told = spec.return_token_ids and choice.tokens == 1
+            event += b',"prompt_token_ids":%b' % _encode(choice.prompt if told else None)
+        event += b',"token_ids":[%d]' % token if spec.return_token_ids else b',"token_ids":null'
         return event + b"}]" + self._usage_so_far() + b"}\n\n"
 
     def _usage_so_far(self) -> bytes:

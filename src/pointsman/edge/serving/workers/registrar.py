@@ -45,7 +45,7 @@ class Posted:
 
     source: WorkerSource
     origin: str
-    """The place that names it; one that another place names already needs no registration."""
+    """The place whose word counts: one that another place named before is still described by that one."""
     is_new: bool
     reach: Reach
 
@@ -102,8 +102,6 @@ class Registrar:
         record = record_of_json(body, "body", RegisteredRecord)
         (source,) = checked([self._read(record)])
         member = self._taken(source)
-        if member is not None and member.origin != API:
-            return Posted(source, member.origin, False, Reach(1))
         registration = Registration(
             source.name,
             self._book.next_stamp_ms(source.name, self._wall_ms()),
@@ -114,7 +112,8 @@ class Registrar:
         self._book.merge(registration, self._now_ms())
         self._register(source)
         await self._membership.settled()
-        return Posted(source, API, member is None, await self._tell(WorkersMessage([registration])))
+        origin = API if member is None else member.origin
+        return Posted(source, origin, member is None, await self._tell(WorkersMessage([registration])))
 
     async def delete(self, name: str, *, now: bool) -> Reach:
         """Drain an engine, then forget it; `now`: forget it at once, what runs there goes on.
@@ -125,7 +124,7 @@ class Registrar:
         if member is None:
             known = ", ".join(sorted(one.source.name for one in self._membership.members())) or "none"
             raise UnknownEngineError(f"no engine is called {name!r}; there are {known}")
-        if member.origin != API:
+        if name not in self._sources:
             raise TakenError(
                 f"{name} is named by the {member.origin}: remove it there, or drain it: POST /v1/workers/{name}/drain"
             )
