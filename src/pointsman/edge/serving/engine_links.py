@@ -31,14 +31,21 @@ class EngineLink:
         return self.tokenizer is None or other.tokenizer is None or _name(self.tokenizer) == _name(other.tokenizer)
 
 
+MOST_GONE = 1000
+"""Workers that are remembered after they left: attempts there may still run. Fleets that scale have ever new names."""
+
+
 class EngineLinks:
-    """Links by worker. A worker that left is forgotten only when a later one takes its id: attempts may still run."""
+    """Links by worker, also of those that left lately."""
 
     def __init__(self) -> None:
         self._links: dict[WorkerId, EngineLink] = {}
+        self._gone: dict[WorkerId, None] = {}
+        """Oldest first."""
 
     def joined(self, spec: WorkerSpec, api_key: str | None) -> None:
         """A worker joined or changed, perhaps with another address than before."""
+        self._gone.pop(spec.id, None)
         rank = None if spec.rank_header is None else (spec.rank_header.lower().encode(), b"%d" % spec.rank)
         self._links[spec.id] = EngineLink(
             Origin.parse(spec.url),
@@ -51,12 +58,17 @@ class EngineLinks:
             spec.max_context_tokens,
         )
 
-    def workers(self) -> tuple[WorkerId, ...]:
-        """All that joined at some time."""
-        return tuple(self._links)
+    def left(self, worker: WorkerId) -> None:
+        """It will be forgotten, once many others have left too."""
+        self._gone.pop(worker, None)
+        self._gone[worker] = None
+        if len(self._gone) > MOST_GONE:
+            oldest = next(iter(self._gone))
+            del self._gone[oldest]
+            self._links.pop(oldest, None)
 
     def of(self, worker: WorkerId) -> EngineLink:
-        """The link of a worker that joined at some time."""
+        """The link of a worker that is there, or was until lately."""
         return self._links[worker]
 
 

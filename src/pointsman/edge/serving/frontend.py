@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import suppress
 
 from pointsman import __version__
-from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined
+from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined, WorkerLeft
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
 from pointsman.edge.cluster.prober import Prober
@@ -391,6 +391,8 @@ class Frontend:
         self.ledger.apply(event)
         if isinstance(event, WorkerJoined):
             self.drains.joined(event.spec)
+        elif isinstance(event, WorkerLeft):
+            self.links.left(event.worker)
 
     def status(self) -> Status:
         """The status document."""
