@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pointsman.core.model.errors import PolicyError
 from pointsman.edge.telemetry.logs import ROOT, set_up_logs
 
 
@@ -51,8 +52,26 @@ def test_a_traceback_keeps_its_lines() -> None:
     stream = io.StringIO()
     set_up_logs("info", stream)
     try:
-        raise RuntimeError("oh")
-    except RuntimeError:
+        raise PolicyError("oh")
+    except PolicyError:
         logging.getLogger("pointsman.x").exception("failed")
     assert "Traceback" in stream.getvalue()
-    assert stream.getvalue().splitlines()[-1] == "RuntimeError: oh"
+    assert stream.getvalue().splitlines()[-1] == "PolicyError: oh"
+
+
+def test_what_an_unexpected_exception_says_is_left_out() -> None:
+    """It may be what a client wrote; the place and the kind of the fault are shown."""
+    stream = io.StringIO()
+    set_up_logs("debug", stream)
+    try:
+        try:
+            {}["a prompt"]
+        except KeyError as error:
+            raise ConnectionResetError(104, "reset by peer") from error
+    except OSError:
+        logging.getLogger("pointsman.x").exception("failed")
+    said = stream.getvalue()
+    assert "a prompt" not in said.replace('{}["a prompt"]', "")
+    assert "KeyError: (what it says is left out)" in said
+    assert said.splitlines()[-1] == "ConnectionResetError: [Errno 104] reset by peer"
+    assert said.count("test_logs.py") == 2

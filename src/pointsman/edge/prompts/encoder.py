@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from pointsman.edge.prompts.engine_prompts import EnginePrompts
-from pointsman.edge.prompts.errors import NotTokenizable, Reason
+from pointsman.edge.prompts.errors import QUOTES_THE_REQUEST, NotTokenizable, Reason
 from pointsman.edge.prompts.local_prompts import Body, EncodedPrompt, LocalPrompts, Piecework, prompt_size_bytes
 from pointsman.edge.prompts.meter import Meter, OverBudget
 from pointsman.edge.prompts.worker_pool import WorkerPool
@@ -195,7 +195,9 @@ class PromptEncoder:
         """One log line a reason, later ones only for those who look: a client can cause them at will."""
         self.counts.failed[error.reason] += 1
         level = logging.WARNING if self.counts.failed[error.reason] == 1 else logging.DEBUG
-        _log.log(level, "a prompt is not tokenized, text blocks are used (%s): %s", error.reason, error)
+        # What these say quotes the request, whose text belongs into no log.
+        detail = "" if error.reason in QUOTES_THE_REQUEST else f": {error}"
+        _log.log(level, "a prompt is not tokenized, text blocks are used (%s)%s", error.reason, detail)
         return NotEncoded(error.reason, str(error))
 
     def _fault(self, error: Exception) -> NotEncoded:

@@ -31,6 +31,10 @@ class Reason(enum.StrEnum):
     """An error in this room; the log has its traceback."""
 
 
+QUOTES_THE_REQUEST = frozenset({Reason.UNUSUAL_FIELD, Reason.MULTIMODAL, Reason.TEMPLATE_FAILED})
+"""Reasons whose messages may hold what a client wrote."""
+
+
 class NotTokenizable(PointsmanError):  # noqa: N818
     """A prompt whose token ids can't be known; `reason` labels a metric."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
@@ -18,6 +19,7 @@ from pointsman.edge.telemetry.histogram import Histogram
 from pointsman.edge.telemetry.names import Metric
 from pointsman.edge.telemetry.traffic import Traffic
 
+_STATUSES = frozenset((*(status.value for status in HTTPStatus), 499, 529))
 Value = Callable[[WorkerSnapshot], float | None]
 
 _WORKER_GAUGES: tuple[tuple[Metric, Value], ...] = (
@@ -87,9 +89,7 @@ class FrontendCollector(Collector):
 
     def _traffic_families(self) -> Iterator[MetricFamily]:
         traffic = self._traffic
-        yield counter(
-            names.REQUESTS, ("route", "status"), (((r, str(s)), n) for (r, s), n in traffic.responses.items())
-        )
+        yield counter(names.REQUESTS, ("route", "status"), _by_status(traffic.responses).items())
         yield counter(names.RETRIES, ("reason",), (((r,), n) for r, n in traffic.retries.items()))
         yield counter(names.RETRIES_REFUSED, ("reason",), (((r,), n) for r, n in traffic.retries_refused.items()))
         yield counter(names.MIGRATIONS, ("mechanism", "outcome"), traffic.migrations.items())
@@ -122,6 +122,15 @@ class FrontendCollector(Collector):
         yield gauge(names.INDEXED_BLOCKS, ("index",), indexed)
         yield gauge(names.CONNECTIONS, ("side",), (((side,), n) for side, n in self._connections().items()))
         yield gauge(names.POLICY, ("policy",), [((self._policy(),), 1)])
+
+
+def _by_status(responses: Mapping[tuple[str, int], int]) -> dict[tuple[str, str], int]:
+    """Engines choose statuses, too: those that nobody has a name for are told by their class."""
+    found: dict[tuple[str, str], int] = {}
+    for (route, status), number in responses.items():
+        label = str(status) if status in _STATUSES else f"{status // 100}xx"
+        found[route, label] = found.get((route, label), 0) + number
+    return found
 
 
 def _histogram(metric: Metric, histogram: Histogram) -> MetricFamily:

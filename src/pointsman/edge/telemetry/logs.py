@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+import traceback
+from types import TracebackType
+from typing import TextIO, TypeAlias
+
+from pointsman.core.model.errors import PointsmanError
 
 ROOT = "pointsman"
 LEVELS = ("debug", "info", "warning", "error")
 
+_ExceptionInfo: TypeAlias = "tuple[type[BaseException] | None, BaseException | None, TracebackType | None]"
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -25,8 +30,30 @@ def set_up_logs(level: str, stream: TextIO | None = None) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """Messages may quote what others sent: a line break in them must not begin a line of its own."""
+    """Messages may quote what others sent: a line break in them must not begin a line of its own.
+
+    Exceptions that nobody expected are shown by their place and kind. What they say may be a part of a prompt: a
+    KeyError says the key. Those of the system, and our own, say what was meant to be said.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         return text if record.exc_info else text.replace("\r", "\\r").replace("\n", "\\n")
+
+    def formatException(self, ei: _ExceptionInfo) -> str:  # noqa: N802 - the name is logging's
+        return "\n".join(_told(error) for error in _chain(ei[1]))
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """The exception after those that it came from."""
+    found: list[BaseException] = []
+    while error is not None and not any(error is known for known in found):
+        found.insert(0, error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found
+
+
+def _told(error: BaseException) -> str:
+    said = str(error) if isinstance(error, PointsmanError | OSError) else "(what it says is left out)"
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"Traceback (most recent call last):\n{frames}{type(error).__qualname__}: {said}"
