@@ -14,10 +14,11 @@ _REFUSED = "to a canary"
 
 
 def health_cell(health: HealthStatus | None) -> str:
-    """Live, ready, serving: `yes yes yes`, with a question mark for what is not known."""
+    """`well`, or live, ready and serving one by one: `yes no ?`, with a question mark for what is not known."""
     if health is None:
         return "–"
-    return " ".join(_short(fact) for fact in (health.live, health.ready, health.serving))
+    short = [_short(fact) for fact in (health.live, health.ready, health.serving)]
+    return "well" if short == ["yes"] * 3 else " ".join(short)
 
 
 def health_lines(worker: WorkerStatus) -> Iterator[str]:

@@ -22,9 +22,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
             "engines in doubt do."
         ),
     ] = Duration(60)
-    canary_limit: Annotated[
-        Duration | None, Meta(description="What a canary may take; absent: two heartbeats.")
-    ] = None
+    canary_limit: Annotated[Duration | None, Meta(description="What a canary may take; absent: two heartbeats.")] = None
     outliers: Annotated[
         bool, Meta(description="Leave out engines whose tokens stall or crawl beside those of their like.")
     ] = True

@@ -53,7 +53,5 @@ class HealthCollector(Collector):
             ("worker", "result"),
             (((worker, result.value), n) for (worker, result), n in counts.canaries.items()),
         )
-        took = [
-            ((w.id,), w.health.canary.total_ms / 1000.0) for w in workers if w.health.canary.total_ms is not None
-        ]
+        took = [((w.id,), w.health.canary.total_ms / 1000.0) for w in workers if w.health.canary.total_ms is not None]
         yield gauge(names.CANARY_TIME, ("worker",), took)

@@ -37,6 +37,7 @@ class Health:
         "canary_last",
         "canary_missing",
         "canary_off",
+        "canary_read_ms",
         "settings",
         "canary_reason",
         "canary_sent_ms",
@@ -98,6 +99,8 @@ class Health:
         """Of the one under way."""
         self.canary_at_ms: float | None = None
         """When the last one was sent."""
+        self.canary_read_ms = _NEVER_MS
+        """When somebody said last how one went."""
         self.canary_off: str | None = None
         """Why it gets none."""
         self.canary_missing = False

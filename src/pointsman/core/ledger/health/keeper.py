@@ -179,7 +179,7 @@ class HealthKeeper:
         if entry is None or entry.health.canary_sent_ms != event.sent_ms:
             return
         health = entry.health
-        health.canary_sent_ms = None
+        health.canary_sent_ms, health.canary_read_ms = None, event.at_ms
         health.canary_last, health.canary_reason = event.result, event.reason
         health.canary_total_ms = event.total_ms
         if event.result is ev.CanaryResult.LOST and self._crashes[event.worker] >= _CRASHES_TO_STOP:
@@ -210,7 +210,7 @@ class HealthKeeper:
         standing = health.standing
         if standing.cooled_off(at_ms):
             return True
-        since_ms = max(standing.since_ms, health.canary_at_ms or 0.0)
+        since_ms = max(standing.since_ms, health.canary_read_ms)
         missed = at_ms - since_ms > _CANARY_MISSED * self._settings.canary_ms
         if standing.position is Position.TRIAL and missed and not health.canary_missing:
             health.canary_missing = True

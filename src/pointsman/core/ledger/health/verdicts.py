@@ -119,11 +119,12 @@ class Judge:
         step = self._step(entry)
         if step is not None:
             gap_ms = step.step_ms(len(entry.flights), float(self.table.cells[Column.KV_TOKENS, entry.slot]), 0.0)
-        usual_ms = max(heartbeats * self.settings.heartbeat_ms, _GAPS * gap_ms)
-        return max(usual_ms, heartbeats / DOUBT_AFTER * _PREFILL_FACTOR * self._prefill_ms(entry, step))
+        beat_ms = self.settings.heartbeat_ms
+        longer_ms = (heartbeats - DOUBT_AFTER) * beat_ms
+        return max(heartbeats * beat_ms, _GAPS * gap_ms, self._prefill_ms(entry, step) + longer_ms)
 
     def _prefill_ms(self, entry: WorkerEntry, step: StepCoefficients | None) -> float:
-        """The longest time for which prompts that wait there may hold up everything.
+        """The longest time for which prompts that wait there may hold up everything, or about twice that.
 
         A token comes when the longest of them is computed at the latest: many of them hold up nothing for longer.
         """
@@ -135,7 +136,7 @@ class Judge:
         if step is None:
             return _UNKNOWN_MS_PER_TOKEN * tokens
         squares = step.q_ms_per_square_token * float(longest) ** 2
-        return step.a_ms + step.d_ms_per_prefill_token * tokens + squares
+        return _PREFILL_FACTOR * (step.a_ms + step.d_ms_per_prefill_token * tokens + squares)
 
     def _stalls(self, entry: WorkerEntry, silent_ms: float, at_ms: float, *, all_alike: bool) -> None:
         health, settings = entry.health, self.settings
@@ -181,9 +182,7 @@ class Judge:
             health.doubt(Cause.SLOW, reason, at_ms)
         return True
 
-    def _times_slower(
-        self, entry: WorkerEntry, flow: Flow, alike: list[WorkerEntry], flows: Flows
-    ) -> float | None:
+    def _times_slower(self, entry: WorkerEntry, flow: Flow, alike: list[WorkerEntry], flows: Flows) -> float | None:
         """How many times as slow as its like, or, where none of them has streams, as its own load explains."""
         found = ((other, flows.get(other.id)) for other in alike if other is not entry)
         peers = [(other, one) for other, one in found if one is not None and one.tokens >= _ENOUGH_TOKENS]
