@@ -138,6 +138,25 @@ async def test_each_reason_is_a_warning_once(
     assert caplog.text.count("own_template") == 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "canary"}]}]},
+        {"messages": [{"role": "canary", "content": "canary"}]},
+        {"chat_template_kwargs": {"canary": 1, "messages": 2}},
+    ],
+)
+async def test_what_a_client_wrote_is_in_no_log(
+    encoder: PromptEncoder, load: Load, caplog: pytest.LogCaptureFixture, body: dict[str, object]
+) -> None:
+    encoder.register("m", await load("{{ raise_exception(messages[0].role ~ messages[0].content) }}"))
+    with caplog.at_level(logging.DEBUG, "pointsman"):
+        for _ in range(2):
+            await encoder.encode("m", chat(**body))
+    assert caplog.text.count("text blocks are used") == 2
+    assert "canary" not in caplog.text
+
+
 @pytest.mark.parametrize("words", [1, 1000], ids=["at once", "in a thread"])
 async def test_a_fault_does_not_cost_a_request(
     encoder: PromptEncoder,
