@@ -164,15 +164,16 @@ class Elsewhere:
 
     def _goes_on(self, exchange: Exchange, failed: FailedAttempt) -> bool:
         migration = exchange.migration
+        end = None if migration is None else migration.end()
+        if end is not None and exchange.relay is not None:
+            self._endings.completed(exchange, exchange.relay, *end)
+            return False
         refused = self._stays(exchange, failed)
         if refused is not None or migration is None:
             if isinstance(failed.error, CutShortError) and not exchange.migrations and exchange.relay is not None:
                 self._endings.cut_short(exchange, exchange.relay)
             else:
                 self._break(exchange, failed, *(refused or ("off", "")))
-            return False
-        if migration.whole and exchange.adds_usage and exchange.relay is not None:
-            self._endings.completed(exchange, exchange.relay)
             return False
         if failed.fault not in NOT_REACHED:
             exchange.migrations += 1

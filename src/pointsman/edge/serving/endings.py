@@ -15,10 +15,10 @@ from pointsman.edge.serving.answers import REQUEST_ID_HEADER, reasons, send_erro
 from pointsman.edge.serving.breaks import fault_of_status
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
-from pointsman.edge.serving.migration.sse_events import DONE
 from pointsman.edge.serving.relay import Defect, Relay
 from pointsman.edge.telemetry.token_times import mean_itl_ms
 from pointsman.edge.telemetry.traffic import Traffic
+from pointsman.edge.wire.usage import Usage
 
 _log = logging.getLogger("pointsman.serving")
 
@@ -64,11 +64,11 @@ class Endings:
         relay.end_as_it_is()
         self._finished(exchange, relay)
 
-    def completed(self, exchange: Exchange, relay: Relay) -> None:
-        """A stream whose answer the client has: only its last event was missing, which is the same for all."""
-        exchange.responder.write(DONE)
+    def completed(self, exchange: Exchange, relay: Relay, end: bytes, usage: Usage | None) -> None:
+        """A stream whose answer the client has: only what comes after it was missing, which is known."""
+        exchange.responder.write(end)
         exchange.responder.finish()
-        self._finished(exchange, relay)
+        self._finished(exchange, relay, usage)
 
     def rejected(self, exchange: Exchange, decision: Decision) -> None:
         """Nobody may take it."""
@@ -120,8 +120,8 @@ class Endings:
         self._ledger.apply(Refused(exchange.request.id, relay.last_ms, relay.status))
         exchange.status = "refused"
 
-    def _finished(self, exchange: Exchange, relay: Relay) -> None:
-        usage = relay.usage
+    def _finished(self, exchange: Exchange, relay: Relay, told: Usage | None = None) -> None:
+        usage = relay.usage or told
         traffic, request = self._traffic, exchange.request
         traffic.responses[exchange.route, exchange.http_status] += 1
         self._ledger.apply(

@@ -134,7 +134,7 @@ async def test_the_prompt_is_echoed_and_token_ids_returned(client: Any, stream: 
         assert texts(answer.events).startswith("abc def ")
         choices: list[Any] = [event["choices"][0] for event in answer.events]
         out = [token for choice in choices for token in choice["token_ids"] or []]
-        prompts = [choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice]
+        prompts = [choice["prompt_token_ids"] for choice in choices if choice["prompt_token_ids"] is not None]
         assert prompts == [tokens]
     else:
         choice = answer.json["choices"][0]

@@ -12,8 +12,8 @@ _COMPLETION_TOKENS = 16
 _AS_THEY_ARE = frozenset((
     "model", "temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "length_penalty",
     "logit_bias", "user", "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
-    "allowed_token_ids", "priority", "cache_salt", "watermarking", "stream", "stream_interval", "session_id", "data_parallel_rank", "seed",
-    "return_tokens_as_token_ids", "logprob_token_ids", "metadata", "service_tier", "store",
+    "allowed_token_ids", "priority", "cache_salt", "watermarking", "stream", "stream_interval", "session_id", "seed",
+    "data_parallel_rank", "return_tokens_as_token_ids", "logprob_token_ids", "metadata", "service_tier", "store",
 ))  # fmt: skip
 """Fields that say of the rest what they say of the whole."""
 _MADE_ANEW = frozenset((

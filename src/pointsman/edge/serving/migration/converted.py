@@ -64,7 +64,7 @@ class ConvertedStream:
         self._seam = seam
         self._on_fault = on_fault
         self._scanner = StreamScanner(whole_events=True)
-        self._head = _head_of(said, chat=seam.chat)
+        self._head = head_of(said, chat=seam.chat)
         text = said.text(("content", 0) if seam.chat else ("text", 0))
         self._stops = SeamStops(seam.stops, text, seam.held, include=seam.include_stop)
         self._tokens = seam.kept_tokens
@@ -187,18 +187,24 @@ class ConvertedStream:
         self._usage = Usage(seam.prompt_tokens, self._tokens, None)
         if not seam.shows_usage:
             return DONE
-        usage = {
-            "prompt_tokens": seam.prompt_tokens,
-            "total_tokens": seam.prompt_tokens + self._tokens,
-            "completion_tokens": self._tokens,
-        }
-        return write_event(self._head | {"choices": [], "usage": usage}) + DONE
+        return usage_event(self._head, self._usage) + DONE
 
 
 _HEAD = frozenset(("id", "object", "created", "model", "choices"))
 
 
-def _head_of(said: Said, *, chat: bool) -> dict[str, Any]:
+def usage_event(head: dict[str, Any], usage: Usage) -> bytes:
+    """The event that only tells usage, for a stream that its engine did not end."""
+    told = {
+        "prompt_tokens": usage.prompt_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
+    return write_event(head | {"choices": [], "usage": told})
+
+
+def head_of(said: Said, *, chat: bool) -> dict[str, Any]:
+    """What the client's stream calls itself."""
     head = said.head
     return {
         "id": None if head is None else head.id,

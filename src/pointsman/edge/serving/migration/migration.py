@@ -20,15 +20,17 @@ from pointsman.edge.serving.migration.continued import (
     stops_of,
     unknown_field,
 )
-from pointsman.edge.serving.migration.converted import ConvertedStream, Seam
+from pointsman.edge.serving.migration.converted import ConvertedStream, Seam, head_of, usage_event
 from pointsman.edge.serving.migration.replayed import ReplayedStream
 from pointsman.edge.serving.migration.said import Said
 from pointsman.edge.serving.migration.seam import Decode, NoSeamError, find_seam, is_clean
+from pointsman.edge.serving.migration.sse_events import DONE
 from pointsman.edge.serving.migration.tracked import TrackedStream
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.body import with_token_ids
 from pointsman.edge.wire.http1_client import UpstreamPool
 from pointsman.edge.wire.openai import ChatRequest, CompletionRequest
+from pointsman.edge.wire.usage import Usage
 
 OFF = b"off"
 """Value of the header `x-pointsman-migration` that switches it off for one request."""
@@ -116,10 +118,16 @@ class Migration:
         """The client has more than the name of the speaker."""
         return self._transcript.said.anything
 
-    @property
-    def whole(self) -> bool:
-        """The client has the answer to its end; only what comes after it is missing."""
-        return self._transcript.said.finish_reason is not None
+    def end(self) -> tuple[bytes, Usage | None] | None:
+        """What comes after an answer that the client has to its end; None: it has not, or nobody knows."""
+        said = self._transcript.said
+        if said.finish_reason is None:
+            return None
+        known = said.prompt_ids is not None and said.ids_known
+        usage = Usage(len(said.prompt_ids or ()), len(said.ids), None) if known else None
+        if self._hide_usage:
+            return DONE, usage
+        return None if usage is None else (usage_event(head_of(said, chat=self.chat), usage) + DONE, usage)
 
     @property
     def tokens(self) -> int:
