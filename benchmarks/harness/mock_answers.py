@@ -43,12 +43,12 @@ TOKEN = _framed(_chat_event(b'{"content":" token"}', b"null"))
 TEXT = _framed(_TEXT_EVENT % (MODEL.encode(), b'" token"', b"null"))
 _CHAT_END = _framed(_chat_event(b"{}", b'"length"'))
 _TEXT_END = _framed(_TEXT_EVENT % (MODEL.encode(), b'""', b'"length"'))
-_DONE = _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+DONE = _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 def stream_end(chat: bool, usage_event: bytes) -> bytes:
     """The finish reason, the usage event if one was asked for, `[DONE]` and the last chunk."""
-    return (_CHAT_END if chat else _TEXT_END) + usage_event + _DONE
+    return (_CHAT_END if chat else _TEXT_END) + usage_event + DONE
 
 
 def usage_event(tokens: int) -> bytes:
