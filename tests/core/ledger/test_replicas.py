@@ -267,6 +267,64 @@ class TestNews:
         assert (prompt.text_keys, prompt.token_keys, prompt.spec) == ((), keys[2:], SPEC)
 
 
+class TestExpected:
+    """What others are probably doing at this moment, seeing the same."""
+
+    def dispatch(self, ledger: Ledger, request: Request) -> None:
+        ledger.apply(ev.Admitted(request, 0))
+        ledger.apply(ev.Dispatched(request.id, A, 0))
+
+    def test_each_of_ours_counts_for_one_of_each_of_them_until_they_are_heard(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a")
+        ledger.tell_others(lambda: None)
+        has(ledger, "r1")
+        has(ledger, "r2")
+        self.dispatch(ledger, make_request("one", prompt_tokens=100))
+        assert column(ledger, make_request(), Column.RUNNING) == [3]
+        assert column(ledger, make_request(), Column.PREFILL_TOKENS) == [300]
+        assert ledger.news(0).shares[A].sequences == 1
+        self.dispatch(ledger, make_request("two", prompt_tokens=100))
+        assert column(ledger, make_request(), Column.RUNNING) == [6]
+        ledger.heard_news()
+        assert column(ledger, make_request(), Column.RUNNING) == [4]
+        ledger.news(0)
+        ledger.heard_news()
+        ledger.heard_news()
+        assert column(ledger, make_request(), Column.RUNNING) == [2]
+        assert ledger.snapshot().workers[0].others == WorkerShare()
+
+    def test_nothing_is_expected_where_nobody_is(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a")
+        ledger.tell_others(lambda: None)
+        has(ledger, "r1")
+        ledger.apply(ev.ReplicaGone("r1", 0))
+        self.dispatch(ledger, make_request("one"))
+        assert column(ledger, make_request(), Column.RUNNING) == [1]
+
+    def test_a_worker_that_left_meanwhile(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a", max_in_flight=2)
+        ledger.tell_others(lambda: None)
+        has(ledger, "r1")
+        self.dispatch(ledger, make_request("one"))
+        ledger.apply(ev.WorkerJoined(WorkerSpec(A, "http://a", "vllm", ("m",)), 1))
+        ledger.news(0)
+        ledger.heard_news()
+        assert column(ledger, make_request(), Column.RUNNING) == [0]
+
+    def test_nobody_is_turned_away_by_a_guess(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a", max_in_flight=2, queue_depth_threshold=3)
+        ledger.tell_others(lambda: None)
+        ledger.apply(ev.MetricsRead(A, 0, running=0, waiting=1))
+        has(ledger, "r1")
+        has(ledger, "r2")
+        self.dispatch(ledger, make_request("one"))
+        assert column(ledger, make_request(), Column.EXCLUSION) == [Exclusion.NONE]
+        self.dispatch(ledger, make_request("two"))
+        assert column(ledger, make_request(), Column.EXCLUSION) == [Exclusion.QUEUE_FULL]  # 1 + 2 of ours
+        ledger.apply(ev.MetricsRead(A, 0, running=2, waiting=0))
+        assert column(ledger, make_request(), Column.EXCLUSION) == [Exclusion.AT_CAP]
+
+
 class TestBounds:
     def test_of_a_long_prompt_the_beginning_is_told(self, make_request) -> None:
         outbox = Outbox(lambda: None)

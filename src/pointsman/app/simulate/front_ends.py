@@ -52,6 +52,7 @@ class FrontEnds:
         if lag_ms is not None:
             for number, front_end in enumerate(self._front_ends):
                 front_end.ledger.tell_others(self._waker(number))
+                self._hear((number, front_end.ledger.whole_news(heap.now_ms)))
 
     @property
     def ledger(self) -> Told:
@@ -91,6 +92,7 @@ class FrontEnds:
 
     def _hear(self, told: tuple[int, ReplicaNews]) -> None:
         teller, news = told
+        self._front_ends[teller].ledger.heard_news()
         event = ev.ReplicaTold(f"front end {teller}", self._heap.now_ms, news)
         for number, front_end in enumerate(self._front_ends):
             if number != teller:

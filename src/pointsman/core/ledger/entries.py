@@ -63,7 +63,7 @@ class WorkerEntry:
     foreign_before: int | None = None
     """Requests of others at the reading before the last."""
     others: WorkerShare = NO_SHARE
-    """What other front ends of the fleet added to its numbers; due times are on our clock."""
+    """What other front ends of the fleet have there, told or expected; due times are on our clock."""
 
     @property
     def in_flight(self) -> int:

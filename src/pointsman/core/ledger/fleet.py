@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -345,7 +345,7 @@ class Fleet:
             _exclude_for_prefill(group, table)
         for row, entry in group.adapter_entries:
             table[Column.ADAPTER_MISSING, row] = request.model not in entry.adapters
-        _exclude_for_request(request, group, tried, table)
+        _exclude_for_request(request, group, tried, table, self.replicas.expected_at)
         lifted = self._guards is not NO_GUARDS and guard(self._guards, request, group, table)
         return FleetView(group.workers, table, outlook, lifted)
 
@@ -365,7 +365,7 @@ class Fleet:
             spec=entry.spec,
             state="ready" if status is Exclusion.NONE else status.name.lower(),
             usable=status is Exclusion.NONE,
-            reason=entry.draining or entry.health.reason,
+            reason=entry.draining if entry.draining and status is Exclusion.DRAINING else entry.health.reason,
             running=entry.in_flight,
             sequences=int(column[Column.RUNNING]) - entry.others.sequences,
             foreign=int(column[Column.FOREIGN]),
@@ -414,7 +414,7 @@ class Fleet:
 
     def _write_exclusion(self, entry: WorkerEntry) -> None:
         status = entry.health.exclusion
-        if status is Exclusion.NONE and entry.draining is not None:
+        if entry.draining is not None and entry.health.usable_by_probes:
             status = Exclusion.DRAINING
         if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:
             status = Exclusion.ROLE
@@ -431,9 +431,16 @@ def _exclude_for_prefill(group: ModelGroup, table: NDArray[np.int64]) -> None:
 
 
 def _exclude_for_request(
-    request: Request, group: ModelGroup, tried: Collection[WorkerId], table: NDArray[np.int64]
+    request: Request,
+    group: ModelGroup,
+    tried: Collection[WorkerId],
+    table: NDArray[np.int64],
+    expected_at: Mapping[int, int],
 ) -> None:
-    """Reasons that hold for this request only; they never hide a reason that the worker has already."""
+    """Reasons that hold for this request only; they never hide a reason that the worker has already.
+
+    `expected_at`: sequences by slot that are there by a guess, by which nobody is turned away.
+    """
     exclusion = table[Column.EXCLUSION]
     if tried:
         rows = [row for row, worker in enumerate(group.workers) if worker in tried]
@@ -452,6 +459,9 @@ def _exclude_for_request(
         full = (limit > 0) & (table[Column.QUEUED] >= limit) & (exclusion == 0)
         exclusion[full] = Exclusion.QUEUE_FULL
     if group.any_cap:
-        cap = table[Column.CAP]
-        full = (cap > 0) & (table[Column.RUNNING] >= cap) & (exclusion == 0)
+        cap, running = table[Column.CAP], table[Column.RUNNING]
+        if expected_at:
+            guessed = (expected_at.get(int(slot), 0) for slot in group.slots)
+            running = running - np.fromiter(guessed, np.int64, len(group.slots))
+        full = (cap > 0) & (running >= cap) & (exclusion == 0)
         exclusion[full] = Exclusion.AT_CAP

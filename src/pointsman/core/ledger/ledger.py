@@ -28,7 +28,7 @@ from pointsman.core.ledger.token_ratio import TokenRatio
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import Outlook
-from pointsman.core.model.replica import ReplicaNews
+from pointsman.core.model.replica import ReplicaNews, WorkerShare
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
@@ -134,7 +134,12 @@ class Ledger:
         if self._outbox is None:
             return ReplicaNews()
         workers, prompts, arrivals = self._outbox.take()
+        self._fleet.replicas.told_others()
         return ReplicaNews(self._fleet.own_shares(workers, at_ms), prompts, arrivals)
+
+    def heard_news(self) -> None:
+        """What others did until a `news` was told is heard by now; call it once for each, in their order."""
+        self._fleet.replicas.heard_others()
 
     def whole_news(self, at_ms: float) -> ReplicaNews:
         """What our requests have everywhere, for who knows nothing of it."""
@@ -470,6 +475,10 @@ class Ledger:
         keys, spec = caches.not_announced(entry.slot, flight.request, flight.cached_tokens, exact=flight.exact)
         outbox.sent(entry.id, flight.request, keys, spec, by_text=not caches.is_exact(entry.slot))
         outbox.changed(entry.id)
+        self._fleet.replicas.expect(
+            entry,
+            WorkerShare(1, flight.sequences, flight.prefill_tokens, flight.kv_tokens, 1, flight.remaining_tokens),
+        )
 
     # ---- the rest
 

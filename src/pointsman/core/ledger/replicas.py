@@ -1,15 +1,16 @@
 """Replicas: what the other front ends of the fleet have at its workers, as they tell it.
 
 What they have is added to the same numbers that policies see for our own requests, so an engine's own count of its
-load, which knows no difference, leaves over only what is nobody's. Each of them tells of a worker all that it has there,
-never a difference: what is lost or comes twice is right again with the next word about that worker, or with the next
-whole state, and forgetting a replica takes back exactly what it added.
+load, which knows no difference, leaves over only what is nobody's. Each of them tells of a worker all that it has
+there, never a difference: what is lost or comes twice is right again with the next word about that worker, or with the
+next whole state, and forgetting a replica takes back exactly what it added.
 
 A worker that left and came back is another entry here as it is there: each front end tells of the one that it knows.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -55,6 +56,12 @@ class Replicas:
         self._caches = caches
         self._find = find
         self._replicas: dict[str, _Replica] = {}
+        self._expected: list[tuple[WorkerEntry, WorkerShare]] = []
+        """Of the others, since we told last."""
+        self._expected_before: deque[list[tuple[WorkerEntry, WorkerShare]]] = deque()
+        """Of the others, between each two times that we told before."""
+        self.expected_at: dict[int, int] = {}
+        """Slot → sequences there that are expected only."""
 
     # ---- what they tell
 
@@ -82,6 +89,37 @@ class Replicas:
             for worker in list(replica.shares):
                 self._set(replica, worker, NO_SHARE)
 
+    # ---- what they have not told yet
+
+    def expect(self, entry: WorkerEntry, sent: WorkerShare) -> None:
+        """We sent a request to a worker: the others, who see the same, may be sending as many there at this moment.
+
+        Until they can have told, each of ours counts for one of each of them: else all of them fill the worker that
+        is best for all, until they hear of each other.
+        """
+        if not self._replicas:
+            return
+        count = len(self._replicas)
+        expected = WorkerShare(*(count * number for number in sent))
+        self._expected.append((entry, expected))
+        self._add(entry, NO_SHARE, expected, told=False)
+        self.expected_at[entry.slot] = self.expected_at.get(entry.slot, 0) + expected.sequences
+
+    def told_others(self) -> None:
+        """We tell the others now what we did until now."""
+        self._expected_before.append(self._expected)
+        self._expected = []
+
+    def heard_others(self) -> None:
+        """What the others did until then is known by now, of the times that we told the oldest that is left."""
+        for entry, expected in self._expected_before.popleft() if self._expected_before else ():
+            if entry.gone:
+                continue
+            self._add(entry, expected, NO_SHARE, told=False)
+            self.expected_at[entry.slot] -= expected.sequences
+            if not self.expected_at[entry.slot]:
+                del self.expected_at[entry.slot]
+
     # ---- membership
 
     def joined(self, entry: WorkerEntry) -> None:
@@ -94,6 +132,7 @@ class Replicas:
     def left(self, entry: WorkerEntry) -> None:
         """Its slot may live on for requests of ours. What others have there is kept for its next incarnation."""
         self._add(entry, entry.others, NO_SHARE)
+        self.expected_at.pop(entry.slot, None)
 
     # ---- answers
 
@@ -124,12 +163,12 @@ class Replicas:
         if was_foreign:
             self._not_foreign(entry, max(0, share.sequences - before.sequences))
 
-    def _add(self, entry: WorkerEntry, before: WorkerShare, after: WorkerShare) -> None:
+    def _add(self, entry: WorkerEntry, before: WorkerShare, after: WorkerShare, *, told: bool = True) -> None:
         change = [new - old for new, old in zip(after, before, strict=True)]
         cells, slot = self._table.cells, entry.slot
         cells[_COLUMNS, slot] += np.array(change[1:], dtype=np.int64)
         entry.others = WorkerShare(*(held + more for held, more in zip(entry.others, change, strict=True)))
-        if cells[Column.QUEUED, slot]:
+        if told and cells[Column.QUEUED, slot]:
             # As for requests of our own: the engine's count is of its last reading.
             cells[Column.QUEUED, slot] = max(0, int(cells[Column.QUEUED, slot]) + change[0])
 

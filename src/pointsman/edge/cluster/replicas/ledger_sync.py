@@ -31,6 +31,8 @@ class LedgerSync:
 
     def _tell(self) -> None:
         news = self._ledger.news(self._now_ms())
+        # By then what the others told at the same time is here.
+        self._loop.call_later(self._tell_s, self._ledger.heard_news)
         if news:
             self._bus.publish(TOPIC, encode_news(news))
 
