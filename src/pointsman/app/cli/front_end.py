@@ -109,4 +109,5 @@ def _settings(tree: ConfigTree, member: Membership | None) -> FrontendSettings:
         client_sockets=member.seat.client,
         admin_sockets=member.seat.admin,
         settle_s=SETTLE_S,
+        replicas=dataclasses.replace(settings.replicas, folder=member.bus, patient=True),
     )
