@@ -54,6 +54,8 @@ class Account:
         if limits.concurrency is not None and self.running >= limits.concurrency:
             return Refusal(self.subject, Kind.CONCURRENCY, limits.concurrency, None)
         requests, counted = self.requests, self.tokens
+        if (requests is None or requests.has(1.0, now_ms)) and (counted is None or counted.has(tokens, now_ms)):
+            return None
         for_request_ms = 0.0 if requests is None else requests.wait_ms(1.0, now_ms)
         for_tokens_ms = 0.0 if counted is None else counted.wait_ms(tokens, now_ms)
         if requests is not None and for_request_ms > 0.0 and for_request_ms >= for_tokens_ms:
@@ -68,7 +70,10 @@ class Account:
         own.requests += 1
         own.reserved += tokens
         own.running += 1
-        self._take(1.0, tokens, now_ms)
+        if self.requests is not None:
+            self.requests.take(1.0, now_ms)
+        if self.tokens is not None:
+            self.tokens.take(tokens, now_ms)
 
     def end(self, reserved: float, used: float, now_ms: float, *, counts: bool = True) -> None:
         """It ended and came to `used` tokens; not `counts`: as if it had never been asked."""
@@ -76,8 +81,11 @@ class Account:
         own.reserved = max(0.0, own.reserved - reserved)
         own.running -= 1
         own.tokens += used
-        own.requests -= not counts
-        self._take(0.0 if counts else -1.0, used - reserved, now_ms)
+        if self.tokens is not None:
+            self.tokens.take(used - reserved, now_ms)
+        if not counts:
+            own.requests -= 1
+            self._take(-1.0, 0.0, now_ms)
 
     def _take(self, requests: float, tokens: float, now_ms: float) -> None:
         if self.requests is not None and requests:

@@ -35,6 +35,10 @@ class Book:
     def __init__(self, limits_of: LimitsOf, most: int = MOST_ACCOUNTS) -> None:
         self._limits_of = limits_of
         self.most = most
+        self.generation = 0
+        """Grows when accounts were forgotten: whoever keeps some has to ask again."""
+        self.tells = True
+        """What changed is noted for others."""
         self._accounts: OrderedDict[str, Account] = OrderedDict()
         self._changed: dict[str, Account] = {}
         self._known: dict[str, None] = {}
@@ -71,11 +75,15 @@ class Book:
         for _ in range(min(_LOOKED_AT, len(self._accounts))):
             subject, account = next(iter(self._accounts.items()))
             if account.is_idle(now_ms):
-                del self._accounts[subject]
-                self._changed.pop(subject, None)
+                self._forget(subject)
                 return True
             self._accounts.move_to_end(subject)
         return False
+
+    def _forget(self, subject: str) -> None:
+        self.generation += 1
+        del self._accounts[subject]
+        self._changed.pop(subject, None)
 
     # ---- requests of this replica
 
@@ -92,7 +100,8 @@ class Book:
         """A request begins and sets so many tokens aside in each account."""
         for account in accounts:
             account.begin(tokens, now_ms)
-            self._changed[account.subject] = account
+            if self.tells:
+                self._changed[account.subject] = account
 
     def end(
         self, accounts: Iterable[Account], reserved: float, used: float, now_ms: float, *, counts: bool = True
@@ -100,7 +109,8 @@ class Book:
         """It ended and came to `used` tokens; not `counts`: as if it had never been asked."""
         for account in accounts:
             account.end(reserved, used, now_ms, counts=counts)
-            self._changed[account.subject] = account
+            if self.tells:
+                self._changed[account.subject] = account
 
     # ---- replicas
 
@@ -139,8 +149,8 @@ class Book:
             if limits.any or account.running:
                 account.change(limits if limits.any else NO_LIMITS, now_ms)
             else:
-                del self._accounts[subject]
-                self._changed.pop(subject, None)
+                self._forget(subject)
+        self.generation += 1
 
 
 def _row(account: Account, now_ms: float) -> Row:

@@ -32,6 +32,11 @@ class Bucket:
             self._at_ms = now_ms
         return self._level
 
+    def has(self, amount: float, now_ms: float) -> bool:
+        """Whether `amount` passes now."""
+        lacking = (amount if amount < self.capacity else self.capacity) - self.level(now_ms)
+        return lacking <= _ROUNDING
+
     def wait_ms(self, amount: float, now_ms: float) -> float:
         """After how long `amount` passes if nobody takes anything meanwhile; 0: it passes now."""
         lacking = (amount if amount < self.capacity else self.capacity) - self.level(now_ms)
@@ -39,8 +44,13 @@ class Bucket:
 
     def take(self, amount: float, now_ms: float) -> None:
         """Take it, whether it is there or not. A negative amount is given back; more than full it can't be."""
-        level = self.level(now_ms) - amount
-        self._level = level if level < self.capacity else self.capacity
+        level, capacity = self._level, self.capacity
+        if now_ms > self._at_ms:  # as in `level`: each request comes here several times
+            level += (now_ms - self._at_ms) * self.per_ms
+            level = level if level < capacity else capacity
+            self._at_ms = now_ms
+        level -= amount
+        self._level = level if level < capacity else capacity
 
     def lower_to(self, level: float, now_ms: float) -> None:
         """No more than `level` is there now."""

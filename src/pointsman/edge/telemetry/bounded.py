@@ -22,6 +22,7 @@ class BoundedCounter(Counter[K], Generic[K]):
 
     def add(self, key: K, number: int = 1) -> None:
         """Count so many more."""
-        if key not in self and len(self) >= self._most:
-            key = self._others
-        self[key] += number
+        before = self.get(key)
+        if before is None and len(self) >= self._most:
+            key, before = self._others, self.get(self._others)
+        self[key] = number if before is None else before + number

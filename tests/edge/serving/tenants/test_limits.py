@@ -246,7 +246,7 @@ def test_limits_of_keys_alone_are_in_force_too() -> None:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0, b"0ms"), (20, b"20ms"), (1500, b"1.5s"), (60_000, b"1m0s"), (360_000, b"6m0s"), (61_250, b"1m1.25s")],
+    [(0, b"0ms"), (20, b"20ms"), (1500, b"1.500s"), (60_000, b"1m0s"), (360_000, b"6m0s"), (61_250, b"1m1.250s")],
 )
 def test_resets_are_written_as_openai_does(ms, text) -> None:
     assert _duration(ms) == text

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.limits.account import Account
-from pointsman.core.limits.book import Book
+from pointsman.core.limits.book import OVERFLOW, Book
 from pointsman.core.limits.limits import Refusal
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
@@ -26,6 +26,9 @@ from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.http1_request import IncomingRequest
 
 SAID_EVERY_MS = 10_000.0
+LONG_BODY_BYTES = 16 * 1024
+"""Checking and tokenizing a longer one costs more than looking at limits twice."""
+_MOST_CACHED = 1000
 _SEND_IT = "send it as `Authorization: Bearer KEY`"
 
 _log = logging.getLogger("pointsman.serving")
@@ -62,12 +65,15 @@ class Gate:
         self._epoch_s = epoch_s
         self._unsaid = 0
         self._say_ms = float("-inf")
+        self._cached: dict[tuple[tuple[str, ...], str | None], tuple[Account, ...]] = {}
+        self._generation = -1
         self.changed: Callable[[], None] | None = None
         """Called when an account changed."""
 
     def change(self, ring: KeyRing | None, rules: Rules) -> None:
         """Other keys and limits from now on; requests that were let in go on."""
         self._ring, self._rules = ring, rules
+        self._cached.clear()
 
     @property
     def asks_for_keys(self) -> bool:
@@ -126,10 +132,12 @@ class Gate:
     # ---- how much
 
     def admit(self, incoming: IncomingRequest) -> Principal:
-        """Whose request it is, if it may be worth to read on. Raises NotLetInError: 401, or 429 where a limit is
-        reached whatever is asked for."""
+        """Whose request it is, if it may be worth to look into a long body.
+
+        Raises NotLetInError: 401, or 429 where a limit is reached whatever is asked for.
+        """
         principal = self.identify(incoming)
-        if self._rules.any:
+        if len(incoming.body) > LONG_BODY_BYTES and self._rules.any:
             now_ms = self._clock()
             accounts = self._accounts(principal, None, now_ms)
             refusal = self._book.refusal(accounts, 1.0, now_ms)
@@ -147,7 +155,8 @@ class Gate:
             now_ms = self._clock()
             accounts = self._accounts(principal, request.model, now_ms)
             if accounts:
-                tokens = request.prompt_tokens + request.sequences * self._ledger.expected_output_tokens(request)
+                if any(account.tokens is not None for account in accounts):
+                    tokens = request.prompt_tokens + request.sequences * self._ledger.expected_output_tokens(request)
                 refusal = self._book.refusal(accounts, tokens, now_ms)
                 if refusal is not None:
                     raise self._refused(principal, accounts, refusal, now_ms)
@@ -170,6 +179,19 @@ class Gate:
             self._told_others()
 
     def _accounts(self, principal: Principal, model: str | None, now_ms: float) -> tuple[Account, ...]:
+        """Kept as long as the book forgets none."""
+        if self._generation != self._book.generation or len(self._cached) >= _MOST_CACHED:
+            self._cached.clear()
+        key = (principal.subjects, model)
+        accounts = self._cached.get(key)
+        if accounts is None:
+            accounts = self._found(principal, model, now_ms)
+            self._generation = self._book.generation
+            if not any(account.subject == OVERFLOW for account in accounts):
+                self._cached[key] = accounts
+        return accounts
+
+    def _found(self, principal: Principal, model: str | None, now_ms: float) -> tuple[Account, ...]:
         subjects = principal.subjects
         if model is not None and self._rules.by_model:
             tenant = principal.tenant or ANONYMOUS

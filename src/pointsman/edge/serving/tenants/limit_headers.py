@@ -19,17 +19,17 @@ def limit_headers(accounts: Iterable[Account], now_ms: float) -> LimitHeaders:
     requests: Bucket | None = None
     tokens: Bucket | None = None
     for account in accounts:
-        requests = _lower(requests, account.requests, now_ms)
-        tokens = _lower(tokens, account.tokens, now_ms)
-    return (
-        *(() if requests is None else _fields(_REQUESTS, requests, now_ms)),
-        *(() if tokens is None else _fields(_TOKENS, tokens, now_ms)),
-    )
+        if account.requests is not None:
+            requests = account.requests if requests is None else _lower(requests, account.requests, now_ms)
+        if account.tokens is not None:
+            tokens = account.tokens if tokens is None else _lower(tokens, account.tokens, now_ms)
+    if requests is None:
+        return () if tokens is None else _fields(_TOKENS, tokens, now_ms)
+    found = _fields(_REQUESTS, requests, now_ms)
+    return found if tokens is None else found + _fields(_TOKENS, tokens, now_ms)
 
 
-def _lower(one: Bucket | None, other: Bucket | None, now_ms: float) -> Bucket | None:
-    if one is None or other is None:
-        return one or other
+def _lower(one: Bucket, other: Bucket, now_ms: float) -> Bucket:
     return other if other.level(now_ms) < one.level(now_ms) else one
 
 
@@ -38,14 +38,18 @@ def _fields(names: tuple[bytes, ...], bucket: Bucket, now_ms: float) -> LimitHea
     reset_ms = (bucket.capacity - level) / bucket.per_ms
     return (
         (names[0], b"%d" % bucket.per_minute),
-        (names[1], b"%d" % max(0, int(level))),
+        (names[1], b"%d" % level if level > 0 else b"0"),
         (names[2], _duration(reset_ms)),
     )
 
 
 def _duration(ms: float) -> bytes:
-    """For example `20ms`, `1.5s` or `6m0s`."""
-    if ms < 1000:
-        return b"%dms" % int(ms + 0.999)
-    minutes, rest = divmod(ms / 1000, 60)
-    return b"%dm%gs" % (minutes, round(rest, 3)) if minutes else b"%gs" % round(rest, 3)
+    """For example `20ms`, `1.500s` or `6m0s`; rounded up."""
+    whole_ms = -int(-ms // 1)
+    if whole_ms < 1000:
+        return b"%dms" % whole_ms
+    seconds, rest_ms = divmod(whole_ms, 1000)
+    fraction = b".%03d" % rest_ms if rest_ms else b""
+    if seconds < 60:
+        return b"%d%bs" % (seconds, fraction)
+    return b"%dm%d%bs" % (seconds // 60, seconds % 60, fraction)

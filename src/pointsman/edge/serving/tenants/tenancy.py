@@ -63,6 +63,7 @@ class Tenancy:
         self.book = Book(self._limits_of, MOST_ACCOUNTS + self._rules.named_parties)
         self.gate = Gate(self._ring, self._rules, self.book, ledger, self.counts, clock, epoch_s)
         self._sharing = LimitsOnBus(self.book, bus, clock, self.counts)
+        self.book.tells = not self._sharing.alone
         if not self._sharing.alone:
             self.gate.changed = self._sharing.changed
 
