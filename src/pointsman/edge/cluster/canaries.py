@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from pointsman.core.ledger.events import CanaryRead, CanaryResult, CanarySent
 from pointsman.core.ledger.health.canaries import CanaryDue
@@ -58,7 +59,10 @@ class Canaries:
                 continue
             task = asyncio.create_task(self._send(due), name=f"canary {due.worker}")
             self._tasks[due.worker] = (task, due.urgent)
-            task.add_done_callback(lambda _, worker=due.worker: self._tasks.pop(worker, None))
+            task.add_done_callback(partial(self._over, due.worker))
+
+    def _over(self, worker: WorkerId, _: asyncio.Task[None]) -> None:
+        self._tasks.pop(worker, None)
 
     async def _send(self, due: CanaryDue) -> None:
         if not due.urgent:

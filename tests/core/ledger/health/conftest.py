@@ -18,7 +18,6 @@ from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
 from pointsman.core.timing.step import StepCoefficients
 
-
 KNOWN = "known"
 """Name of a profile."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pointsman.core.ledger import events as ev
@@ -67,7 +69,7 @@ def test_a_canary_that_fails_keeps_it_open_for_longer(scene_of) -> None:
         scene.fail("a", Fault.SERVER_ERROR)
     scene.wait(65)
     times = [at_ms for at_ms, worker in scene.canaries if worker == "a/0" and at_ms > 6_000]
-    assert [round((later - at_ms) / 1000) for at_ms, later in zip(times, times[1:], strict=False)] == [20]
+    assert [round((later - at_ms) / 1000) for at_ms, later in pairwise(times)] == [20]
     scene.engines["a"].canary = CanaryResult.PASSED
     assert scene.until_back("a", 60) <= 41
 

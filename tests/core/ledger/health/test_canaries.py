@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pointsman.core.ledger import events as ev
@@ -20,7 +22,7 @@ class TestWho:
         scene.wait(200)
         times = of(scene, "a")
         assert times[0] == 5_000
-        assert {later - at_ms for at_ms, later in zip(times, times[1:], strict=False)} == {60_000}
+        assert {later - at_ms for at_ms, later in pairwise(times)} == {60_000}
 
     def test_traffic_is_proof_enough(self, scene_of) -> None:
         scene = scene_of("a", "b")
