@@ -29,7 +29,7 @@ MOVED = "drain"
 """Reason of retries of requests whose worker drains."""
 LOOK_EVERY_S = 0.1
 """For a worker that can go on with a stream."""
-BACK_AFTER_S = 2.0
+BACK_AFTER_S = 0.5
 """A worker that failed a stream may go on with it when it can be used again and nobody else could for so long."""
 
 _log = logging.getLogger("pointsman.serving")

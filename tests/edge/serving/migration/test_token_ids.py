@@ -107,7 +107,7 @@ async def test_a_stop_string_over_the_seam(sims: SimFleet, path: str, usage: boo
     """Wherever the stream is cut, the stop string is found and the count of tokens is the undisturbed one."""
     body: dict[str, object] = {"max_tokens": 12, "stream_options": {"include_usage": usage}}
     body |= {"messages": MESSAGES} if path == CHAT else {"prompt": "once upon"}
-    frontend = await sims.open()
+    frontend = await sims.open(engines=3)
     plain = await sims.ask(path, body)
     text = text_of(plain.body)
     words = text.split()
