@@ -100,7 +100,7 @@ class JoinFlags:
         etcd = load_file(Path(str(config))).etcd if config is not None else Etcd()
         if any(isinstance(target, EtcdTarget) and not (target.endpoints or etcd.endpoints) for target in targets):
             raise ConfigError(
-                "--join etcd: which one? Name it: etcd://HOST:PORT, or a --join-config with etcd.endpoints"
+                "--join etcd: which one? Name it: etcd://HOST:PORT, or a --join-config with its endpoints"
             )
         return cls(targets, etcd, advertise, None if name is None else str(name), int(ttl.s), grace.s)
 
@@ -117,7 +117,7 @@ async def serve_joined(
     engine: Leaves, url: str, more: Mapping[str, object], flags: JoinFlags, signals: Signals
 ) -> None:
     """Registers the engine that listens at `url` until cancelled, then drains it. Raises ConfigError for a bad name."""
-    advertised = flags.advertise or url
+    advertised = str(flags.advertise or url)
     name = flags.name or EngineUrl.parse(advertised).host_and_port
     record = JoinRecord(name, advertised, dict(more))
     record_of_json(record.encoded(), "--name", WorkerRecord)

@@ -37,6 +37,8 @@ class AdminJoiner:
         if key is not None:
             self._headers["authorization"] = f"Bearer {key}"
         self._trouble = Trouble(self._url)
+        self._turn = asyncio.Lock()
+        """One after the other: what is said last has to arrive last."""
 
     async def run(self) -> None:
         """Registers three times in the time that a registration lasts, until cancelled."""
@@ -59,9 +61,10 @@ class AdminJoiner:
         await self._call("DELETE", f"/v1/workers/{quote(self._name, safe='')}?now=true", None)
 
     async def _post(self) -> bool:
-        record = msgspec.json.decode(self._record)
-        record["ttl"] = f"{self._ttl_s}s"
-        reason = await self._call("POST", "/v1/workers", msgspec.json.encode(record))
+        async with self._turn:
+            record = msgspec.json.decode(self._record)
+            record["ttl"] = f"{self._ttl_s}s"
+            reason = await self._call("POST", "/v1/workers", msgspec.json.encode(record))
         if reason is None:
             self._trouble.over()
         else:

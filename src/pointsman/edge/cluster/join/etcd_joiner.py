@@ -87,9 +87,9 @@ class EtcdJoiner:
             self._trouble.is_(f"its record stays for {lease.ttl_s} s: {str(error) or 'no answer in time'}")
 
     async def _register(self) -> Lease:
-        asked_at_s = self._now_s()
+        asked_at_s, record = self._now_s(), self._record
         lease = await self._client.grant(self._ttl_s)
-        mine = [putting(self._key, self._record, lease.id)]
+        mine = [putting(self._key, record, lease.id)]
         try:
             outcome = await self._client.transact([created_at(self._key, 0)], mine, [reading(self._key)])
             while not outcome.succeeded:
@@ -107,6 +107,8 @@ class EtcdJoiner:
         if self._now_s() - asked_at_s >= lease.ttl_s:
             raise LeaseLostError(f"etcd took more than its {lease.ttl_s} s to register it")
         self._lease = lease
+        if self._record != record:  # it was told to say something else meanwhile
+            await self._client.put(self._key, self._record, lease.id)
         return lease
 
     async def _give_back(self, lease: Lease) -> None:
