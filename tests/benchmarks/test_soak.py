@@ -127,8 +127,8 @@ def row(at_s: float, rss_mb: float) -> dict[str, object]:
 
 def test_memory_counts_from_when_all_streams_are_open() -> None:
     rows = [row(at_s, mb) for at_s, mb in ((5, 90), (60, 100), (120, 101), (180, 102))]
-    counters = {'pointsman_migrations_total{mechanism="token_ids",outcome="completed"}': 7.0}
+    counters = {f'pointsman_migrations_total{{mechanism="token_ids",outcome="{how}"}}': 7.0 for how in ("begun", "x")}
     facts = summary({"rows": rows, "counters": counters, "killed": 2, "in_flight_after": {"running": 0}})
     assert facts["rss_slope_mb_per_min"] == pytest.approx(1.0)
-    assert (facts["rss_settled_mb"], facts["streams_failed"], facts["migrated"]) == (100, 2, 7.0)
+    assert (facts["rss_settled_mb"], facts["streams_failed"], facts["migrations_begun"]) == (100, 2, 7.0)
     assert _slope([row(1, 2)]) == 0.0
