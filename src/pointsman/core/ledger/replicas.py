@@ -45,7 +45,8 @@ _COLUMNS = np.array(
 class _Replica:
     shares: dict[WorkerId, WorkerShare] = field(default_factory=dict)
     """Due times are on our clock."""
-    told_ms: float = 0.0
+    complete: bool = False
+    """It told everything once."""
 
 
 class Replicas:
@@ -67,18 +68,16 @@ class Replicas:
 
     def told(self, event: ev.ReplicaTold) -> None:
         """A replica told what it has at some workers, or at all."""
-        replica = self._replicas.get(event.replica)
-        first = replica is None
-        if replica is None:
-            replica = self._replicas[event.replica] = _Replica()
-        replica.told_ms = event.at_ms
+        replica = self._replicas.setdefault(event.replica, _Replica())
         news = event.news
+        late = news.whole or not replica.complete
+        replica.complete |= news.whole
         if news.whole:
             for worker in [known for known in replica.shares if known not in news.shares]:
                 self._set(replica, worker, NO_SHARE)
         for worker, share in news.shares.items():
             due_ms = share.slo_due_in_ms + share.slo_waiting * round(event.at_ms)
-            self._set(replica, worker, share._replace(slo_due_in_ms=due_ms), was_foreign=first or news.whole)
+            self._set(replica, worker, share._replace(slo_due_in_ms=due_ms), was_foreign=late)
         for prompt in news.prompts:
             self._prompt(prompt, event.at_ms)
 
