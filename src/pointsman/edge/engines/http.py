@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import ipaddress
 import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -80,6 +82,12 @@ class StreamAnswer:
     """The first bytes of an answer other than 200."""
 
 
+RESOLVED_ANEW_S = 60.0
+"""A name may stand for another address by then: no connection to it is used for longer."""
+_ROUND = 1.5
+"""Time-outs from one heartbeat to the next, at most."""
+
+
 class EngineHttp:
     """One engine as an HTTP peer: base URL, key, trust and time-out. The session belongs to the caller.
 
@@ -100,6 +108,7 @@ class EngineHttp:
         self.url = url.rstrip("/")
         self._session = session
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._is_name = not _is_address(self.url)
         self._trust = trust
         self.timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
@@ -208,6 +217,8 @@ class EngineHttp:
         headers = dict(self._headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
+        if self._is_name and asyncio.get_running_loop().time() % RESOLVED_ANEW_S < _ROUND * self.timeout_s:
+            headers["Connection"] = "close"
         try:
             async with (
                 asyncio.timeout(self.timeout_s),
@@ -297,3 +308,11 @@ async def if_there(call: Awaitable[T]) -> T | None:
         if error.trouble in NOT_SUCH_AN_ENGINE:
             return None
         raise
+
+
+def _is_address(url: str) -> bool:
+    try:
+        ipaddress.ip_address(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+    return True

@@ -17,7 +17,10 @@ _DROPPED_FOR_ROOM = 16
 
 
 class UpstreamPool:
-    """Idle connections by origin, the last one used first."""
+    """Idle connections by origin, the last one used first.
+
+    None is kept for longer than `max_age_s`, however busy it is: a name may stand for another address by then.
+    """
 
     def __init__(
         self,
@@ -25,11 +28,13 @@ class UpstreamPool:
         connect_timeout_s: float = 5.0,
         max_idle_per_origin: int = 256,
         idle_timeout_s: float = 30.0,
+        max_age_s: float = 60.0,
         trusts: Trusts | None = None,
     ):
         self.connect_timeout_s = connect_timeout_s
         self._max_idle = max_idle_per_origin
         self._idle_timeout_s = idle_timeout_s
+        self._max_age_s = max_age_s
         self._trusts = trusts or Trusts()
         self._idle: dict[Origin, list[UpstreamProtocol]] = {}
         self._open: set[UpstreamProtocol] = set()
@@ -120,11 +125,12 @@ class UpstreamPool:
     def released(self, connection: UpstreamProtocol) -> None:
         """Keep it for the next request."""
         idle = self._idle.setdefault(connection.origin, [])
-        if self._closing or len(idle) >= self._max_idle:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if self._closing or len(idle) >= self._max_idle or now_s - connection.made_s >= self._max_age_s:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_since_s = loop.time()
+        connection.idle_since_s = now_s
         idle.append(connection)
         if self._sweep is None:
             self._sweep = loop.call_later(self._idle_timeout_s / 2, self._drop_expired)

@@ -120,6 +120,7 @@ class UpstreamProtocol(asyncio.Protocol):
         "_transport",
         "_until_eof",
         "idle_since_s",
+        "made_s",
         "origin",
         "reused",
     )
@@ -131,6 +132,7 @@ class UpstreamProtocol(asyncio.Protocol):
         self.reused = False
         """It has served another request before."""
         self.idle_since_s = 0.0
+        self.made_s = loop.time()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._sink: ResponseSink | None = None
