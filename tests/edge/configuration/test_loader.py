@@ -49,7 +49,7 @@ metrics: {collect_queue_depth: false}
     assert nodes[0].models == ("m1", "none")
     assert (nodes[0].gpu_count, nodes[0].node_role, nodes[0].kind) == (2, Role.BOTH, None)
     assert nodes[1].api_key is not None
-    assert "canary" not in repr(tree)
+    assert "canary-1" not in repr(tree)
     assert tree.routing.route_key == RouteKey.parse("header:x-session")
     assert (tree.routing.policy, tree.routing.prefix_ttl) == ("session", Duration(1800))
     assert not tree.metrics.collect_queue_depth
@@ -96,7 +96,7 @@ FAULTS = [
     ("control-plane:\n  timeouts:\n    idle: none", "c.yaml:3: control-plane.timeouts.idle: expected a duration"),
     ("control-plane:\n  limits:\n    max_body_bytes: big", "max_body_bytes: expected a size above 0"),
     ("control-plane:\n  tls:\n    key: a", "c.yaml:2: control-plane.tls.certificate is missing"),
-    ("control-plane:\n  health_canary: true", "health_canary: probing engines with a small generation: not built yet"),
+    ("control-plane:\n  health_canary: maybe", "c.yaml:2: control-plane.health_canary: expected true or false"),
     (
         "execution-group:\n  nodes:\n  - url:",
         "c.yaml:3: execution-group.nodes[0].url: has no value; expected the base URL",

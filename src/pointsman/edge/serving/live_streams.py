@@ -9,8 +9,8 @@ from typing import Protocol
 from pointsman.core.ledger.events import StreamsRead
 from pointsman.core.model.worker import WorkerId
 
-QUIET_SHARE = 0.8
-"""Of the streams; one that lags behind says nothing of its worker."""
+_ONE_OF = 5
+"""Streams that may flow while the others are quiet: those that came after the rest froze."""
 
 
 class LiveStream(Protocol):
@@ -70,5 +70,5 @@ def _reading(worker: WorkerId, found: _Worker, now_ms: float) -> StreamsRead:
     ages_ms = sorted(found.ages_ms)
     if not ages_ms:
         return StreamsRead(worker, now_ms, 0, 0, now_ms, 0.0)
-    quiet_ms = ages_ms[int((1.0 - QUIET_SHARE) * len(ages_ms))]
+    quiet_ms = ages_ms[len(ages_ms) // _ONE_OF]
     return StreamsRead(worker, now_ms, len(ages_ms), found.tokens, now_ms - ages_ms[0], quiet_ms)
