@@ -151,6 +151,11 @@ class Fleet:
         """What our requests have at the workers at which there are any."""
         return self.own_shares([entry.id for entry in self._entries.values() if entry.in_flight], at_ms)
 
+    def exclusions(self) -> dict[WorkerId, Exclusion]:
+        """Why each worker gets no requests."""
+        excluded = self.table.cells[Column.EXCLUSION]
+        return {worker: Exclusion(int(excluded[entry.slot])) for worker, entry in self._entries.items()}
+
     def serves(self, model: str) -> bool:
         """True if any worker serves the model."""
         return len(self._group(model).workers) > 0

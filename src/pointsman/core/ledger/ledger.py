@@ -32,7 +32,7 @@ from pointsman.core.model.replica import ReplicaNews, WorkerShare
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
-from pointsman.core.model.view import Column, FleetView
+from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import Role, WorkerId
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.step import StepCoefficients
@@ -222,6 +222,10 @@ class Ledger:
     def at_engine(self, engine: str) -> dict[WorkerId, int]:
         """The workers of an engine, and how many requests are at each."""
         return self._fleet.at_engine(engine)
+
+    def exclusions(self) -> dict[WorkerId, Exclusion]:
+        """Why each worker gets no requests; NONE: it does."""
+        return self._fleet.exclusions()
 
     def may_retry(self, at_ms: float) -> bool:
         """Whether the budget has one more retry of a request that no token came of yet."""

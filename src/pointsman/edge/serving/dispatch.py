@@ -27,6 +27,7 @@ from pointsman.edge.serving.migration.seam import NoSeamError
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.relay import Ending, Relay
 from pointsman.edge.serving.results import result_of
+from pointsman.edge.serving.stalled import Stalled
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.body import ensure_stream_usage
@@ -70,6 +71,7 @@ class Dispatcher:
         self._decider = Decider(ledger, policy, traffic, clock, seed, recorder)
         self._endings = Endings(ledger, traffic, clock)
         self.elsewhere = Elsewhere(ledger, links, traffic, self._endings, failover, clock)
+        self._stalled = Stalled(ledger, self.elsewhere)
         self._running: dict[str, Exchange] = {}
         """By the ids of their requests."""
         self._loop = asyncio.get_running_loop()
@@ -93,7 +95,7 @@ class Dispatcher:
             raise
         except BaseException as error:
             if self._ledger.holds(request.id):
-                self._ledger.apply(Failed(request.id, self._clock(), f"internal error: {error!r}"))
+                self._ledger.apply(Failed(request.id, self._clock(), f"internal error: {type(error).__name__}"))
                 self._traffic.responses[exchange.route, 500] += 1
                 exchange.status, exchange.http_status = "failed", 500
             raise
@@ -129,6 +131,10 @@ class Dispatcher:
             exchange.cut = reason
             self._interrupt(exchange, reason, None, goes_on=False)
         return len(found)
+
+    def look(self) -> None:
+        """What stands still at workers that were given up goes on elsewhere. Call it about every second."""
+        self._stalled.look(self._running.values())
 
     def streams(self) -> Iterator[tuple[WorkerId, Relay]]:
         """Answers that are on their way, with the workers that they come from."""

@@ -22,7 +22,7 @@ from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.failed_attempt import NOT_REACHED, FailedAttempt
 from pointsman.edge.serving.failover import FailoverSettings
 from pointsman.edge.serving.relay import Ending
-from pointsman.edge.serving.retries import NoRetry
+from pointsman.edge.serving.retries import NOT_TAKEN, NoRetry
 from pointsman.edge.telemetry.traffic import Traffic
 
 MOVED = "drain"
@@ -112,6 +112,8 @@ class Elsewhere:
         if not error.goes_on:
             self._endings.failed(exchange, 503, str(error), retry_after_s=1.0, code="stopping", fault=failed.fault)
             return False
+        if failed.fault is not None:
+            exchange.tries.used(failed.fault)
         self._left(exchange, failed)
         self._traffic.retries[failed.fault or MOVED] += 1
         _log.warning("%s: request %s goes elsewhere: %s", failed.worker, exchange.request.id, failed.reason)
@@ -175,7 +177,7 @@ class Elsewhere:
             else:
                 self._break(exchange, failed, *(refused or ("off", "")))
             return False
-        if failed.fault not in NOT_REACHED:
+        if failed.fault not in NOT_TAKEN:
             exchange.migrations += 1
         exchange.progress = migration.progress()
         self._left(exchange, failed)
@@ -184,11 +186,11 @@ class Elsewhere:
             exchange.rest = _rest(exchange, migration.prompt_tokens or 0, migration.tokens)
         self._traffic.migrations[migration.mechanism, "begun"] += 1
         _log.warning(
-            "%s: request %s goes on elsewhere by %s after %d tokens: %s",
+            "%s: request %s goes on elsewhere by %s after %d events: %s",
             failed.worker,
             exchange.request.id,
             migration.mechanism,
-            migration.tokens,
+            0 if exchange.relay is None else exchange.relay.events,
             failed.reason,
         )
         return True
@@ -207,7 +209,7 @@ class Elsewhere:
         if exchange.migrations >= self.settings.migration_limit:
             return "limit", f"it went on elsewhere {exchange.migrations} times already (failover.migration_limit)"
         stuck = exchange.migrations > 0 and migration.progress() == exchange.progress
-        if stuck and failed.fault not in NOT_REACHED and not isinstance(error, InterruptedHereError):
+        if stuck and failed.fault not in NOT_TAKEN and not isinstance(error, InterruptedHereError):
             return "resent", "another engine failed it too before its next token: it may be what they fail of"
         why = migration.refusal()
         return None if why is None else ("inexact", f"it can't go on elsewhere exactly: {why}")

@@ -341,6 +341,8 @@ class Frontend:
 
     async def _new_tenancy(self, settings: FrontendSettings) -> None:
         await self.tenancy.reload(settings.tenancy)
+        self.admin_auth.change(settings.admin_key)
+        await self.certificates.look()
 
     def hurry(self) -> None:
         """Let whoever waits for requests in `close` or `retire` wait no longer."""
@@ -452,6 +454,7 @@ class Frontend:
             self.ledger.apply(Tick(self._clock()))
             self._health.after_tick()
             self.drains.look()
+            self.dispatcher.look()
             self.engines.look()
             self.tenancy.look()
             self._exact.look_after()

@@ -288,6 +288,11 @@ class Relay:
         return 1000.0 * self.idle_s
 
     @property
+    def paused(self) -> bool:
+        """It waits for its client."""
+        return self._paused
+
+    @property
     def gap_ms(self) -> float | None:
         """Longest time between two pieces of a stream from its first event on."""
         return None if self._first_ms is None else 1000 * self._gap_s

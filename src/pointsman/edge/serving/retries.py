@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pointsman.core.model.fault import Fault
 
-_NOT_TAKEN = frozenset((Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.OVERLOADED))
+NOT_TAKEN = frozenset((Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.OVERLOADED))
+"""Faults of engines that never began with a request."""
 MOST_RESENDS = 1
 """Of a request that engines took and failed: it may be what they fail of, and must not be handed on for ever."""
 
@@ -56,11 +57,11 @@ class Tries:
             return NoRetry.ACCEPTED
         if self.retries >= self.most:
             return NoRetry.LIMIT
-        if fault not in _NOT_TAKEN and self.resends >= MOST_RESENDS:
+        if fault not in NOT_TAKEN and self.resends >= MOST_RESENDS:
             return NoRetry.RESENT
         return None if budget_left else NoRetry.BUDGET
 
     def used(self, fault: Fault) -> None:
         """It is sent again."""
         self.retries += 1
-        self.resends += fault not in _NOT_TAKEN
+        self.resends += fault not in NOT_TAKEN

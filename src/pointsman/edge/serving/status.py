@@ -108,6 +108,8 @@ class WorkerStatus(msgspec.Struct):
     """Attempts that it failed, by how; also those of its earlier processes."""
     last_fault: LastFault | None = None
     """None: none has failed there."""
+    migration: str = ""
+    """How a stream that it broke off goes on elsewhere: token_ids, replay or none."""
     gpu_use: float | None = None
     """How busy its GPUs are, 0 to 1; None: nobody knows."""
     others: int = 0
@@ -137,6 +139,8 @@ class RequestStatus(msgspec.Struct):
     failed_total: int
     cancelled_total: int
     retries_total: int
+    migrations_total: int
+    """Streams that went on at another worker, each time counted."""
     missing_usage_total: int
     ttft_mean_ms: float | None
     cached_share: float | None
@@ -190,6 +194,7 @@ def make_status(
             failed_total=totals.failed,
             cancelled_total=totals.cancelled,
             retries_total=sum(traffic.retries.values()),
+            migrations_total=sum(n for (_, outcome), n in traffic.migrations.items() if outcome == "begun"),
             missing_usage_total=traffic.missing_usage,
             ttft_mean_ms=1000 * traffic.ttft_s.sum / traffic.ttft_s.count if traffic.ttft_s.count else None,
             cached_share=_share(totals.reported_cached_tokens, totals.reported_prompt_tokens),
@@ -231,6 +236,7 @@ def _worker(worker: WorkerSnapshot, now_ms: float) -> WorkerStatus:
         ),
         times=None if worker.times is None else _times(worker.times),
         weight=worker.spec.weight,
+        migration=worker.spec.migration.value,
         gpu_use=worker.gpu_use,
         gpu_memory=worker.gpu_memory,
         health=health_status(worker.health, now_ms),

@@ -93,7 +93,7 @@ def test_a_replay_that_is_cut_into_other_events(
 @given(story=stories(), place=st.floats(0, 1), merges=st.lists(st.integers(1, 3), max_size=5))
 def test_a_replay_that_says_something_else_is_found_out(story: Story, place: float, merges: list[int]) -> None:
     whole = b"".join(story.events())
-    out, transcript = first_part(story, whole, int(place * len(whole)), [], strips=True)
+    _, transcript = first_part(story, whole, int(place * len(whole)), [], strips=True)
     said = transcript.said
     channel = "content" if story.chat else "text"
     if not said.text((channel, 0)) or said.finish_reason is not None:

@@ -106,7 +106,7 @@ class ConvertedStream:
     def flush(self) -> bytes:
         """The stream has ended."""
         self._scanner.flush()
-        if not self.done and not self._ended and self.fault is None:
+        if not (self.done or self._ended or self.error) and self.fault is None:
             self.fault = CutShortError("its stream ended before its answer did")
         return b""
 

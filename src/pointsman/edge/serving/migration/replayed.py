@@ -98,7 +98,8 @@ class ReplayedStream:
     def flush(self) -> bytes:
         """The stream has ended."""
         self._scanner.flush()
-        if self.fault is None and not self._scanner.done and self._transcript.said.finish_reason is None:
+        ended = self._scanner.done or self._scanner.error
+        if self.fault is None and not ended and self._transcript.said.finish_reason is None:
             self.fault = CutShortError("its stream ended before its answer did")
         return b""
 

@@ -69,7 +69,8 @@ class TrackedStream:
         rest = self._scanner.flush()
         if self.fault is not None:
             return b""
-        if not self._scanner.done and self._transcript.said.finish_reason is None:
+        ended = self._scanner.done or self._scanner.error
+        if not ended and self._transcript.said.finish_reason is None:
             self.fault = CutShortError("its stream ended before its answer did")
             self.held = rest
             return b""

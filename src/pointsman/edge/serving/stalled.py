@@ -1,0 +1,55 @@
+"""Stalled: answers that stand still at a worker that health gave up. They go on elsewhere at once.
+
+A stopped process keeps its connections open, so nothing else would end them for minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.fault import Fault
+from pointsman.core.model.view import Exclusion
+from pointsman.edge.serving.elsewhere import Elsewhere
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.retries import MOST_RESENDS
+
+UNREACHABLE_AFTER_S = 1.0
+"""Silence that is enough where probes say that nobody is there."""
+NOT_SERVING_AFTER_S = 5.0
+"""The same where only its tokens are said not to flow, or where it left."""
+
+
+class Stalled:
+    """Of one front end; `look` is called about every second."""
+
+    def __init__(self, ledger: Ledger, elsewhere: Elsewhere) -> None:
+        self._ledger = ledger
+        self._elsewhere = elsewhere
+
+    def look(self, running: Iterable[Exchange]) -> int:
+        """Takes away what stands still and can go on elsewhere. Returns how many."""
+        exclusions = self._ledger.exclusions()
+        moved = 0
+        for exchange in list(running):
+            worker, relay = exchange.worker, exchange.relay
+            if worker is None or relay is None or relay.done.done():
+                continue
+            limit_s = _limit_s(exclusions.get(worker))
+            if limit_s is None or relay.paused or relay.idle_s < limit_s:
+                continue
+            if not exchange.responder.started and exchange.tries.resends >= MOST_RESENDS:
+                continue
+            if self._elsewhere.can_move(exchange, worker):
+                exclusion = exclusions.get(worker)
+                why = "it left" if exclusion is None else exclusion.text
+                reason = f"nothing came for {relay.idle_s:.1f} s from {worker} ({why})"
+                relay.interrupt(reason, Fault.LATE, goes_on=True)
+                moved += 1
+        return moved
+
+
+def _limit_s(exclusion: Exclusion | None) -> float | None:
+    if exclusion is Exclusion.UNREACHABLE:
+        return UNREACHABLE_AFTER_S
+    return NOT_SERVING_AFTER_S if exclusion in (None, Exclusion.NOT_SERVING) else None
