@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -265,3 +266,30 @@ def test_differences_are_told_by_key_and_never_by_value() -> None:
         "control-plane.timeouts.idle",
         "routing.tokenizers",
     ]
+
+
+async def test_keys_limits_and_the_admin_key(configured: Configured, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"keys:\n- {{id: k, tenant: acme, sha256: {hashlib.sha256(b'key-of-acme').hexdigest()}}}\n")
+    await configured.engine("a")
+    frontend = await configured.begin()
+    good = [(b"authorization", b"Bearer key-of-acme")]
+    assert (await configured.chat()).status == 200
+    configured.write(auth={"keys_file": str(keys), "admin_key": "admin-word"}, tenants={"default": {"concurrency": 3}})
+    report = await frontend.reload("test")
+    assert set(report.changed) == {"auth.keys_file", "auth.admin_key", "tenants.default.concurrency"}
+    assert (await configured.chat()).status == 401
+    assert (await configured.chat(headers=good)).status == 200
+    assert (await configured.ask("/metrics", method="GET", admin=True)).status == 401
+    admin = [(b"authorization", b"Bearer admin-word")]
+    assert (await configured.ask("/metrics", method="GET", admin=True, headers=admin)).status == 200
+    configured.write(auth={"keys_file": str(tmp_path / "none.yaml")})
+    with pytest.raises(ConfigError, match=r"none\.yaml: can't be read"):
+        await frontend.reload("test")
+    assert (await configured.chat(headers=good)).status == 200
+    assert (await configured.ask("/metrics", method="GET", admin=True)).status == 401
+    keys.write_text("keys: []\n")
+    configured.write(auth={"keys_file": str(keys)})
+    await frontend.reload("test")
+    assert (await configured.chat(headers=good)).status == 401
+    assert (await configured.ask("/metrics", method="GET", admin=True)).status == 200

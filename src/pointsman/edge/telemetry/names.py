@@ -169,19 +169,25 @@ REPLICA_NOT_TOLD = Metric(
 WORKER_OTHERS = Metric("pointsman_worker_others", "Requests of other front ends at the worker, as they told.")
 
 KEY_FAULTS = Metric(
-    "pointsman_key_faults", "Requests refused for their API key, by what was wrong: missing, malformed, unknown, expired."
+    "pointsman_key_faults", "Requests refused for their API key, by reason: missing, malformed, unknown, expired."
 )
 KEY_REQUESTS = Metric("pointsman_key_requests", "Requests let in, by id of their API key; beyond 50 ids: others.")
 KEYS = Metric("pointsman_keys", "API keys in force, by whether they are good or expired.")
-KEYS_RELOADS = Metric("pointsman_keys_reloads", "Times that the file of keys changed, by what came of it: read, broken.")
-KEYS_BROKEN = Metric("pointsman_keys_file_broken", "1: the file of keys can't be read, those read before hold; 0: it can.")
+KEYS_RELOADS = Metric(
+    "pointsman_keys_reloads", "Times that the file of keys changed, by what came of it: read, broken."
+)
+KEYS_BROKEN = Metric(
+    "pointsman_keys_file_broken", "1: the file of keys can't be read, those read before hold; 0: it can."
+)
 TENANT_REQUESTS = Metric("pointsman_tenant_requests", "Requests let in, by tenant; beyond 50 tenants: others.")
 TENANT_TOKENS = Metric("pointsman_tenant_tokens", "Tokens that were delivered and charged, by tenant.")
 TENANT_LIMITED = Metric("pointsman_tenant_limited", "Requests refused with 429 for a limit, by tenant and limit.")
 TENANT_RUNNING = Metric("pointsman_tenant_running_requests", "Requests of tenants with limits, all replicas together.")
 LIMIT_ACCOUNTS = Metric("pointsman_limit_accounts", "Parties whose use of their limits is counted.")
 LIMITS_TOLD = Metric("pointsman_limits_told", "Messages on used limits to other replicas.")
-LIMITS_UNREADABLE = Metric("pointsman_limits_unreadable", "Messages of other replicas on limits that could not be read.")
+LIMITS_UNREADABLE = Metric(
+    "pointsman_limits_unreadable", "Messages of other replicas on limits that could not be read."
+)
 CERTIFICATE_RELOADS = Metric(
     "pointsman_certificate_reloads", "Times that files of certificates changed, by what came of it: read, broken."
 )

@@ -30,7 +30,7 @@ GRACES = (
     "control-plane.drain_cut_after",
 )
 SAMPLING = ("decision-log.sample", "decision-log.state")
-TENANCY = ("auth.keys_file", "tenants")
+TENANCY = ("auth.keys_file", "auth.admin_key", "auth.admin_key_env", "tenants")
 HEALTH = ("control-plane.heartbeat_interval", "control-plane.health", "control-plane.health_canary")
 FAILOVER = ("failover",)
 
