@@ -66,6 +66,6 @@ def test_a_canary_may_take_two_heartbeats(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, section: str, words: str) -> None:
-    with pytest.raises(ConfigError, match="control-plane.health") as raised:
+    with pytest.raises(ConfigError, match=r"control-plane\.health") as raised:
         settings_of(tmp_path, f"control-plane:\n  health: {section}\n")
     assert words in str(raised.value)

@@ -419,7 +419,7 @@ class Fleet:
 
     def _write_exclusion(self, entry: WorkerEntry) -> None:
         status = entry.health.exclusion
-        if entry.draining is not None and entry.health.usable_by_probes:
+        if status is Exclusion.NONE and entry.draining is not None:
             status = Exclusion.DRAINING
         if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:
             status = Exclusion.ROLE
