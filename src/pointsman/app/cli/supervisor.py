@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from pointsman.edge.serving.settings import configured_orders
 _log = logging.getLogger("pointsman.cli")
 
 RESTART_PAUSE_S = 1.0
+"""Doubles with each one in a row that ends soon, up to the next."""
+MOST_PAUSE_S = 30.0
 LIVED_S = 10.0
 """One that ran so long starts again without a pause."""
 POLL_S = 0.05
@@ -86,6 +89,8 @@ class Supervisor:
         self._number = 0
         self._due = dict.fromkeys(range(len(seats)), 0.0)
         """When a seat without a front end gets one."""
+        self._short_lives: Counter[int] = Counter()
+        """Front ends of a seat in a row that ended soon."""
         self._left: list[int] = []
         """Seats whose front ends are to be replaced yet."""
         self._orders_due: Orders | None = None
@@ -244,8 +249,14 @@ class Supervisor:
             _log.warning("front end %d ended with status %d while it was being replaced", child.seat + 1, code)
         else:
             _log.warning("front end %d ended with status %d; starting it again", child.seat + 1, code)
-            lived_s = time.monotonic() - child.began_s
-            self._due[child.seat] = time.monotonic() + (0.0 if lived_s > LIVED_S else RESTART_PAUSE_S)
+            self._due[child.seat] = time.monotonic() + self._pause_s(child)
+
+    def _pause_s(self, child: _Child) -> float:
+        if time.monotonic() - child.began_s > LIVED_S:
+            self._short_lives[child.seat] = 0
+            return 0.0
+        self._short_lives[child.seat] += 1
+        return min(MOST_PAUSE_S, RESTART_PAUSE_S * 2.0 ** min(10, self._short_lives[child.seat] - 1))
 
     def _first_try(self, child: _Child) -> bool:
         return child.number <= len(self._seats)
