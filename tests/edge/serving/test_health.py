@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -17,10 +18,18 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
+from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.engines.sim.faults import Faults
+from pointsman.edge.engines.sim.server import SimServer
+from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.health_log import HealthLog
 from pointsman.edge.serving.health_metrics import HealthCollector
 from pointsman.edge.serving.health_status import health_status
 from pointsman.edge.serving.live_streams import LiveStreams
+from pointsman.edge.serving.settings import FrontendSettings
+from support.scripted_fleet import JSON, Fleet
+from support.waiting import eventually
 
 A, B = worker_id("a"), worker_id("b")
 
@@ -155,3 +164,72 @@ def test_status(ledger: Ledger) -> None:
     assert (b.live.state, b.live.reason, b.proof_ago_s) == ("unknown", "joined, not probed yet", None)
     assert (c.serving.state, c.standing, c.cause, c.again_in_s) == ("no", "out", "failures", 7.5)
     assert c.serving.reason == "1 failures in a row, the last: it answered 500; left out for 10 s"
+
+
+def answering(status: int, *headers: tuple[bytes, bytes]):
+    async def answer(incoming, responder) -> None:
+        responder.send(status, [*JSON, *headers], b'{"error":{"message":"mine"}}')
+
+    return answer
+
+
+class TestFrontEnd:
+    async def test_an_engine_that_fails_is_left_out_and_everybody_is_told_why(self, fleet: Fleet, caplog) -> None:
+        caplog.set_level(logging.INFO, "pointsman.health")
+        bad = await fleet.engine("bad", answer=answering(500))
+        await fleet.engine("good")
+        frontend = await fleet.open(heartbeat_s=60.0)
+        while frontend.ledger.snapshot().workers[0].usable:
+            assert (await fleet.chat()).status == 200
+        failed = len(bad.requests)
+        assert failed == 5
+        for _ in range(4):
+            await fleet.chat()
+        assert len(bad.requests) == failed
+        status = frontend.status().workers[0]
+        assert (status.state, status.health.serving.state) == ("failing", "no")
+        assert "5 failures in a row, the last: it answered 500" in status.reason
+        frontend._health.after_tick()
+        assert "bad/0 is not serving: 5 failures in a row, the last: it answered 500; left out for 10 s" in caplog.text
+        page = (await fleet.ask("/metrics", method="GET", admin=True)).body.decode()
+        assert 'pointsman_worker_health{fact="serving",worker="bad/0"} 0.0' in page
+        fleet.at_rest()
+
+    async def test_one_that_is_overloaded_gets_the_pause_that_it_asked_for(self, fleet: Fleet) -> None:
+        busy = await fleet.engine("busy", answer=answering(429, (b"retry-after", b"7")))
+        await fleet.engine("good")
+        frontend = await fleet.open(heartbeat_s=60.0)
+        for _ in range(6):
+            assert (await fleet.chat()).status == 200
+        assert len(busy.requests) == 1
+        worker = frontend.status().workers[0]
+        assert worker.state == "paused"
+        assert worker.health.paused_for_s == pytest.approx(7, abs=2)
+        fleet.at_rest()
+
+    async def test_a_frozen_engine_is_found_by_its_canary_and_comes_back_by_one(self) -> None:
+        async with AsyncExitStack() as stack:
+            engines = [SimServer(SimSettings(port=0)) for _ in range(2)]
+            for engine in engines:
+                await engine.start()
+                stack.push_async_callback(engine.close)
+            sources = tuple(WorkerSource(name, engine.url) for name, engine in zip("ab", engines, strict=True))
+            beat = HealthSettings(heartbeat_ms=500.0, canary_idle_ms=1_000.0, cool_off_ms=500.0)
+            settings = FrontendSettings(sources=sources, port=0, admin_port=0, heartbeat_s=0.5, health=beat)
+            frontend = Frontend(settings)
+            await frontend.start()
+            stack.push_async_callback(frontend.close)
+
+            def state() -> tuple[str, str]:
+                worker = frontend.status().workers[0]
+                return worker.state, worker.health.serving.state
+
+            await eventually(lambda: len(frontend.status().workers) == 2 and state() == ("ready", "yes"), 15)
+            engines[0].state.faults.set(Faults(hang=True))
+            await eventually(lambda: state() == ("not_serving", "no"), 15)
+            assert "a canary was not answered in time" in frontend.status().workers[0].reason
+            assert frontend.status().workers[1].state == "ready"
+            engines[0].state.faults.set(Faults())
+            await eventually(lambda: state() == ("ready", "yes"), 15)
+            totals = frontend.ledger.snapshot().totals
+            assert totals.dispatched == totals.finished == 0

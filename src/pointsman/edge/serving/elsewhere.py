@@ -228,7 +228,8 @@ class Elsewhere:
 
     def _left(self, exchange: Exchange, failed: FailedAttempt) -> None:
         exchange.failed_at.append(failed.worker)
-        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), failed.reason, failed.fault))
+        asked_ms = None if failed.relay is None else failed.relay.retry_after_ms
+        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), failed.reason, failed.fault, asked_ms))
 
 
 def _rest(exchange: Exchange, prompt_tokens: int, generated: int) -> Request:

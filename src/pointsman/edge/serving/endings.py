@@ -111,7 +111,8 @@ class Endings:
 
     def _failed(self, exchange: Exchange, worker: WorkerId, reason: str, fault: Fault | None) -> None:
         self._traffic.responses[exchange.route, exchange.http_status] += 1
-        self._ledger.apply(Failed(exchange.request.id, self._clock(), reason, fault))
+        asked_ms = None if exchange.relay is None else exchange.relay.retry_after_ms
+        self._ledger.apply(Failed(exchange.request.id, self._clock(), reason, fault, asked_ms))
         exchange.status = "failed"
         _log.warning("%s: request %s: %s", worker, exchange.request.id, reason)
 

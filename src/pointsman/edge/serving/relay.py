@@ -281,6 +281,14 @@ class Relay:
         return self._loop.time() - self._last_data_s
 
     @property
+    def retry_after_ms(self) -> float | None:
+        """For how long the engine asked to be left alone, where it answered that it is overloaded; None: it did not."""
+        if self.status not in (429, 503):
+            return None
+        asked = next((value for name, value in self._headers if name.lower() == b"retry-after"), b"")
+        return 1000.0 * int(asked) if asked.isdigit() and len(asked) < 6 else None
+
+    @property
     def silent_ms(self) -> float | None:
         """Since something came of a stream that has begun; None: it has not, or its client holds it up."""
         if self._scanner is None or self._paused or not self._scanner.events or self.done.done():
