@@ -55,9 +55,9 @@ Flags override the file and are checked in the same way: `--engine` (all nodes),
 _LIVE = """\
 ## What changes without a restart
 
-SIGHUP to `pointsman serve`, `pointsman reload` and `POST /v1/reload` on the admin port read the file again, check all of it
-and put in force what changed in these keys and all under them ([operating.md](operating.md#reload)). All other keys are
-read at the start; their names are in the answer where they changed.
+SIGHUP to `pointsman serve`, `pointsman reload` and `POST /v1/reload` on the admin port read the file again, check all
+of it and put in force what changed in these keys and all under them ([operating.md](operating.md#reload)). All other
+keys are read at the start; their names are in the answer where they changed.
 
 {keys}
 """

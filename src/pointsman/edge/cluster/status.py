@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pointsman.edge.engines.facts import EngineFacts
 
-
 NOT_ASKED_YET = "not asked yet"
 """Reason of an engine at which nobody has looked."""
 

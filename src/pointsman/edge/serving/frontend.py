@@ -202,9 +202,7 @@ class Frontend:
                 ExactRoutingCollector(self._exact),
                 RolloutCollector(self.policy),
                 DecisionCollector(self.decisions, self.traffic),
-                OverloadCollector(
-                    self._server, self.drains, self.shutdown, lambda: self._tick_late_s, self.reloads
-                ),
+                OverloadCollector(self._server, self.drains, self.shutdown, lambda: self._tick_late_s, self.reloads),
                 ReplicaCollector(self.replication, self.ledger.snapshot),
                 TenancyCollector(self.tenancy),
                 DiscoveryCollector(self.engines),
@@ -223,6 +221,15 @@ class Frontend:
             settings.admin_tls,
         )
 
+        self._health = HealthWatch(
+            self.ledger,
+            self.emit,
+            LiveStreams(dispatcher.streams),
+            self._prober.canary_target,
+            self._clock,
+            random.Random(settings.seed),
+            settings.health.canary_ms / 1000,
+        )
         self.graces = Graces.of(settings)
         self._reload_tasks = OwnedTasks()
         self._reloader: Reloader | None = None
@@ -240,19 +247,9 @@ class Frontend:
                 recorder=recorder,
                 membership=self.membership,
                 prober=self._prober,
-                retime_canaries=lambda limit_s: self._health.retime(limit_s),
+                retime_canaries=self._health.retime,
             )
             self._reloader = Reloader(config, parts.all(), self._new_tenancy, self.reloads)
-
-        self._health = HealthWatch(
-            self.ledger,
-            self.emit,
-            LiveStreams(dispatcher.streams),
-            self._prober.canary_target,
-            self._clock,
-            random.Random(settings.seed),
-            settings.health.canary_ms / 1000,
-        )
 
     # ---- life
 

@@ -96,7 +96,7 @@ class FrontendSettings:
     """To accept connections at, instead of `host` and `port`: somebody else listens there already."""
     admin_sockets: tuple[socket.socket, ...] = ()
     settle_s: float | None = None
-    """What engines get to be asked for the first time before the front end accepts connections; None: it does at once."""
+    """What engines get to be asked first before the front end accepts connections; None: it does at once."""
     shutdown_grace_s: float = 600.0
     """What requests get to end when the front end stops or is replaced."""
     ready_lag_s: float = 0.0

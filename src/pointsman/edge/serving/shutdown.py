@@ -49,7 +49,7 @@ class Phase(enum.StrEnum):
 
 
 class Shutdown:
-    """The end of one front end: told to stop, or replaced by another one. `cut` ends all requests, with an error each."""
+    """The end of one front end, told to stop or replaced. `cut` ends all requests, each with an error."""
 
     def __init__(self, server: Server, cut: Callable[[str], int]) -> None:
         self._server = server
