@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -57,12 +58,19 @@ def free_port() -> int:
 class EtcdServer:
     """One etcd with a folder of its own; keeps its ports when it is started again."""
 
-    def __init__(self, folder: Path, program: str | None = None, tls: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        program: str | None = None,
+        tls: tuple[str, str] | None = None,
+        client_ca: str | None = None,
+    ) -> None:
         self._program = program or etcd_program()
         self._data = folder / "data"
         self._log = folder / "etcd.log"
         self._client_port, self._peer_port = free_port(), free_port()
         self._tls = tls
+        self._client_ca = client_ca
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -79,6 +87,8 @@ class EtcdServer:
         ]
         if self._tls:
             command += ["--cert-file", self._tls[0], "--key-file", self._tls[1]]
+        if self._client_ca:
+            command += ["--client-cert-auth", "--trusted-ca-file", self._client_ca]
         self._process = self._spawn(command)
         await self._ready()
 
@@ -90,10 +100,15 @@ class EtcdServer:
 
     async def _ready(self) -> None:
         deadline = asyncio.get_running_loop().time() + _LIMIT_S
+        context: ssl.SSLContext | bool = False
+        if self._tls:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.load_cert_chain(*self._tls)
         async with aiohttp.ClientSession() as session:
             while True:
                 try:
-                    async with session.get(f"{self.url}/health", ssl=False) as answer:
+                    async with session.get(f"{self.url}/health", ssl=context) as answer:
                         if answer.status == 200:
                             return
                 except aiohttp.ClientError:

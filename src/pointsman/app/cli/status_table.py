@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pointsman.app.cli.rollout_table import print_rollout, print_shadows
+from pointsman.app.cli.status_discovery import discovery_lines
 from pointsman.app.cli.status_faults import fault_lines
 from pointsman.app.cli.status_health import health_cell, health_lines
 from pointsman.app.cli.tenants_table import print_tenants
@@ -30,6 +31,8 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     if answer.phase != "serving":
         console.print(f"[yellow]this front end is {escape(answer.phase)}[/yellow]")
     for line in map(_drain, answer.drains):
+        console.print(f"[yellow]{escape(line)}[/yellow]")
+    for line in discovery_lines(answer.discovery):
         console.print(f"[yellow]{escape(line)}[/yellow]")
     for line in _troubles(answer):
         console.print(f"[red]{escape(line)}[/red]")

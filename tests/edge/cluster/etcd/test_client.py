@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 import trustme
 
@@ -20,6 +21,7 @@ from pointsman.edge.cluster.etcd.errors import (
     LeaseLostError,
 )
 from pointsman.edge.cluster.etcd.messages import created_at, deleting, holds, putting, reading, written_at
+from pointsman.edge.configuration.etcd import Etcd, EtcdUrl
 from support.etcd_server import EtcdServer, free_port
 
 
@@ -179,6 +181,32 @@ async def test_tls(tmp_path: Path) -> None:
             await client.put(b"/k", b"v")
         async with EtcdClient(EtcdAccess((etcd.url,))) as client:
             with pytest.raises(EtcdUnreachableError, match="certificate is not trusted"):
+                await client.read(b"/k")
+    finally:
+        await etcd.stop()
+
+
+async def test_certificates_on_both_sides(tmp_path: Path) -> None:
+    """As the configuration names them. etcd calls itself for its gateway: its own must be good for clients, too."""
+    authority = trustme.CA()
+    names = {}
+    for name in ("server", "client"):
+        issued = authority.issue_cert("127.0.0.1")
+        names[name] = (str(tmp_path / f"{name}.pem"), str(tmp_path / f"{name}.key"))
+        issued.cert_chain_pems[0].write_to_path(names[name][0])
+        issued.private_key_pem.write_to_path(names[name][1])
+    ca = str(tmp_path / "ca.pem")
+    authority.cert_pem.write_to_path(ca)
+    etcd = EtcdServer(tmp_path, tls=names["server"], client_ca=ca)
+    await etcd.start()
+    try:
+        section = Etcd(endpoints=(EtcdUrl.parse(etcd.url),), ca=ca)
+        shown = msgspec.structs.replace(section, certificate=names["client"][0], key=names["client"][1])
+        async with EtcdClient(EtcdAccess.of(shown, {})) as client:
+            await client.put(b"/k", b"v")
+            await within(client.watch(b"/k", 1))
+        async with EtcdClient(EtcdAccess.of(section, {})) as client:
+            with pytest.raises(EtcdUnreachableError):
                 await client.read(b"/k")
     finally:
         await etcd.stop()
