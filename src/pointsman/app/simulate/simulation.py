@@ -63,10 +63,9 @@ class Simulation:
         self._workers = _workers(trace, setup, self.block_tokens, seed)
         chance = seed if policy_seed is None else policy_seed
         timing, priors = _times(self._workers, learn=setup.learn_times)
+        ttl_ms = setup.prefix_ttl_ms
         front_ends = [
-            FrontEnd(
-                policy, self.block_tokens, setup.prefix_ttl_ms, timing, chance + number, on_decision, priors, setup.guards
-            )
+            FrontEnd(policy, self.block_tokens, ttl_ms, timing, chance + number, on_decision, priors, setup.guards)
             for number in range(setup.front_ends)
         ]
         self._front_end: Decides = front_ends[0]
@@ -177,7 +176,9 @@ class Simulation:
                 self._end(flight, Status.FAILED)
             else:
                 flight.retries -= 1
-                self.ledger.apply(ev.AttemptFailed(flight.request.id, now_ms, f"{worker.id} broke off", Fault.UNREACHABLE))
+                self.ledger.apply(
+                    ev.AttemptFailed(flight.request.id, now_ms, f"{worker.id} broke off", Fault.UNREACHABLE)
+                )
                 self._send(flight, {worker.id})
 
     def _slow_down(self, slower: tuple[ModelledWorker, float]) -> None:

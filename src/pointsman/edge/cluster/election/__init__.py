@@ -1,0 +1,1 @@
+"""Who of several processes may do what only one may do."""
