@@ -194,3 +194,18 @@ async def test_a_session_that_is_closed_is_the_callers_fault_not_the_engines():
 
     with pytest.raises(RuntimeError):
         await EngineHttp(client, "http://127.0.0.1:1").get("/a")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_without_descriptors_here_nothing_is_known_of_the_engine(make_engine, session, monkeypatch, number):
+    engine = await make_engine({"/a": {"n": 1}})
+    http = EngineHttp(session, engine.url)
+
+    async def no_room(*args: object, **options: object) -> None:
+        raise OSError(number, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", no_room)
+        trouble, _ = await trouble_of(http.get_json("/a", Pong))
+    assert trouble is Trouble.NOT_ASKED
+    assert (await http.get_json("/a", Pong)).n == 1
