@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pointsman.edge.serving.migration.sse_events import Choice, Event
+from pointsman.edge.serving.migration.sse_events import Choice, Event, Head
 
 Channel = tuple[str, int]
 """Where a piece of text belongs: (`content`, 0), (`text`, 0), or (`arguments`, 1) of the second tool call."""
@@ -36,8 +36,8 @@ class Said:
     """Of the answer; worth nothing unless `ids_known`."""
     ids_known: bool = True
     """Each piece came with the ids of its tokens."""
-    head: Event | None = None
-    """The first event: what the stream calls itself."""
+    head: Head | None = None
+    """What the stream calls itself."""
     role: bool = False
     """The speaker was named."""
     logprobs: int = 0
@@ -58,12 +58,36 @@ class Said:
 
     def add(self, event: Event) -> None:
         """One more event that the client got."""
-        if self.head is None and event.id is not None:
-            self.head = event
+        choices = event.choices
+        if choices and len(choices) == 1 and self._add_plain(choices[0]):
+            return
         if event.prompt_token_ids is not None:
             self.prompt_ids = event.prompt_token_ids
         for choice in event.choices or ():
             self._add_choice(choice)
+
+    def _add_plain(self, choice: Choice) -> bool:
+        """Most events: one piece of content or text, and nothing else that is new."""
+        delta, text, ids = choice.delta, choice.text, choice.token_ids
+        channel = TEXT
+        if delta is not None:
+            if delta.reasoning is not None or delta.reasoning_content is not None or delta.tool_calls is not None:
+                return False
+            text, channel = delta.content, CONTENT
+        if not text or choice.finish_reason is not None or memoryview(choice.logprobs) != b"null":
+            return False
+        if choice.prompt_token_ids is not None or (delta is not None and delta.role is not None):
+            return False
+        if self.last is not channel:
+            return False
+        self.pieces[channel].append(text)
+        if ids is None:
+            self.ids_known = False
+        else:
+            self.ids.extend(ids)
+            self.last_tokens, self.last_empty, self.last_plain = len(ids), False, True
+        self.size_bytes += 60 + len(text)
+        return True
 
     def text(self, channel: Channel) -> str:
         """All of one channel."""

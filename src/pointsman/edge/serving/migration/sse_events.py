@@ -50,12 +50,17 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
-class Event(msgspec.Struct):
-    """One event of a chat's or a completion's stream."""
+class Head(msgspec.Struct):
+    """What a stream calls itself, in each of its events."""
 
     id: str | None = None
     created: int | None = None
     model: str | None = None
+
+
+class Event(msgspec.Struct):
+    """One event of a chat's or a completion's stream, without its head."""
+
     choices: list[Choice] | None = None
     prompt_token_ids: list[int] | None = None
 
@@ -75,6 +80,8 @@ class _ErrorEvent(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(Event)
+_heads = msgspec.json.Decoder(Head)
+_many = msgspec.json.Decoder(list[Event])
 _errors = msgspec.json.Decoder(_ErrorEvent)
 
 
@@ -104,6 +111,26 @@ def read_event(event: bytes) -> Event | None:
         return _events.decode(data)
     except (msgspec.MsgspecError, RecursionError):
         return None
+
+
+def read_head(block: bytes) -> Head | None:
+    """Of the first event of an answer in a block; None where there is none."""
+    for event in split_events(block):
+        if read_event(event) is not None:
+            return _heads.decode(event_data(event))
+    return None
+
+
+def read_events(block: bytes) -> list[Event]:
+    """All events of an answer in a block of whole ones."""
+    if block.startswith(b"data: ") and block.endswith(b"\n\n") and b"[DONE]" not in block:
+        # Engines write all alike, so most blocks are one JSON array but for the words between.
+        try:
+            return _many.decode(b"[%b]" % block[6:-2].replace(b"\n\ndata: ", b","))
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+    read = [read_event(event) for event in split_events(block)]
+    return [event for event in read if event is not None]
 
 
 def read_whole(event: bytes) -> dict[str, Any] | None:

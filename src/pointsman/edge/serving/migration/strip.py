@@ -4,20 +4,24 @@ from __future__ import annotations
 
 _IDS = b'"token_ids":['
 _PROMPT_IDS = b'"prompt_token_ids":['
-_EMPTY_DELTA = b'"delta":{},'
-_NO_LOGPROBS = b'"logprobs":null,"finish_reason":null'
+_CLOSING_BRACKET = ord("]")
+_NOTHING_ELSE = b'"delta":{},"logprobs":null,"finish_reason":null,'
+"""Before the ids: the event was only sent because ids were asked for."""
 # Inside a JSON string the quotes are escaped, so none of these can be text of an answer.
 
 
 def without_token_ids(block: bytes) -> bytes:
     """Whole events as the engine would have sent them without being asked for token ids."""
-    at = block.find(_IDS)
+    at = block.rfind(_IDS)  # from the end, which is near
     if at < 0:
         return without_prompt_ids(block) if _PROMPT_IDS in block else block
-    end = block.find(b"]", at)
-    if block.find(_IDS, end) < 0 and _EMPTY_DELTA not in block:  # a token's way
-        block = b"%bnull%b" % (block[: at + 12], block[end + 1 :])
-        return without_prompt_ids(block) if _PROMPT_IDS in block else block
+    if block.rfind(_IDS, 0, at) < 0:  # a token's way
+        if block.startswith(_NOTHING_ELSE, at - len(_NOTHING_ELSE)):
+            return b""
+        end = block.find(b"]", at) + 1
+        first = block[at - 2] == _CLOSING_BRACKET or block.find(_PROMPT_IDS, end) >= 0
+        block = b"null".join((block[: at + 12], block[end:]))
+        return without_prompt_ids(block) if first else block
     return b"".join(_without(event) for event in block.split(b"\n\n") if event) if block.endswith(b"\n\n") else block
 
 
@@ -28,7 +32,7 @@ def without_prompt_ids(block: bytes) -> bytes:
 
 def _without(event: bytes) -> bytes:
     """One of several events; one that holds nothing but ids is left out."""
-    if _EMPTY_DELTA in event and _NO_LOGPROBS in event and _IDS in event:
+    if _NOTHING_ELSE + _IDS in event:
         return b""
     return _replaced(_replaced(event, _IDS), _PROMPT_IDS) + b"\n\n"
 

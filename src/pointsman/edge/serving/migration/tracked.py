@@ -12,6 +12,9 @@ from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
 from pointsman.edge.wire.usage import Usage
 
+_GOES_ON = b'"finish_reason":null'
+_END_BYTES = 64
+
 
 class TrackedStream:
     """Of the engine that a stream began at.
@@ -59,7 +62,8 @@ class TrackedStream:
         out = self._scanner.feed(data)
         if not out:
             return out
-        if b"error" in out or b'"abort"' in out or self.fault is not None:
+        # Looked for at the end only, where engines say it: a whole event would cost several times as much.
+        if self._scanner.error or (out.rfind(_GOES_ON, -_END_BYTES) < 0 and b'"abort"' in out):
             out = self._until_failure(out)
         self._transcript.add(out)
         return without_token_ids(out) if self._strips else out

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pointsman.edge.serving.migration.said import Said
-from pointsman.edge.serving.migration.sse_events import read_event, split_events
+from pointsman.edge.serving.migration.sse_events import read_events, read_head
 
-RAW_BYTES = 16 * 1024
+RAW_BYTES = 32 * 1024
 """Kept as they came up to this; then they are read, which leaves about a fiftieth of it."""
 MOST_BYTES = 8 * 2**20
 """A stream of which more would be kept can't go on elsewhere."""
@@ -41,11 +41,11 @@ class Transcript:
         self._raw, self._raw_bytes = [], 0
         if self.too_long:
             return
-        for block in raw:
-            for event in split_events(block):
-                read = read_event(event)
-                if read is not None:
-                    said.add(read)
+        block = b"".join(raw)
+        if said.head is None:
+            said.head = read_head(block)
+        for event in read_events(block):
+            said.add(event)
         if said.size_bytes > MOST_BYTES:
             self.too_long = True
             self._said = Said()
