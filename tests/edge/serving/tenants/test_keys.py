@@ -220,6 +220,11 @@ class TestReload:
         with pytest.raises(ConfigError):
             await frontend.tenancy.reload(TenancySettings(keys_file.with_name("none.yaml")))
         assert (await fleet.chat(headers=bearer(ONE))).status == 200
+        keys_file.write_text("keys: [")
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="this is no valid YAML"):
+                await frontend.tenancy.reload(TenancySettings(keys_file))
+        assert (await fleet.chat(headers=bearer(ONE))).status == 200
         await frontend.tenancy.reload(TenancySettings())
         assert (await fleet.chat()).status == 200
 

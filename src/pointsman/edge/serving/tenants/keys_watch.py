@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
@@ -50,23 +51,29 @@ class KeysWatch:
             await asyncio.sleep(LOOK_EVERY_S)
             await self.look()
 
-    async def look(self, *, always: bool = False) -> None:
-        """Read the file if it changed, or `always`. Never raises ConfigError: see `fault`."""
+    async def look(self) -> None:
+        """Read the file if it changed. Never raises ConfigError: see `fault`."""
         stamp = await asyncio.to_thread(stamp_of, (self.path,))
-        if stamp == self._stamp and not always:
+        if stamp == self._stamp:
             return
+        with suppress(ConfigError):
+            keys = await self.read()
+            if await asyncio.to_thread(stamp_of, (self.path,)) == stamp:  # else it is being written
+                self._take(keys)
+
+    async def read(self) -> KeysFile:
+        """What is in the file now; it is not taken by this. Raises ConfigError, which `fault` then tells, too."""
+        stamp = await asyncio.to_thread(stamp_of, (self.path,))
         try:
             keys = await asyncio.to_thread(load_keys, self.path)
         except ConfigError as error:
             self._broken(str(error), stamp)
-            return
-        if await asyncio.to_thread(stamp_of, (self.path,)) != stamp:
-            return  # it is being written: the next look has the whole of it
+            raise
         self._stamp = stamp
         self._counts.reloads["read"] += 1
         self.fault, self.read_at_s = None, time.time()
-        self._take(keys)
-        _log.info("%s: %d API keys are in force", self.path, len(keys.keys))
+        _log.info("%s: %d API keys", self.path, len(keys.keys))
+        return keys
 
     def _broken(self, fault: str, stamp: Stamp) -> None:
         self._stamp = stamp

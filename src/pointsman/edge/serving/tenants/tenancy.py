@@ -106,10 +106,9 @@ class Tenancy:
             if watch is not None:
                 watch.start()
             return
+        ring = None if self.watch is None else KeyRing((await self.watch.read()).keys)
         self._settings = settings
-        self._put_in_force(self._ring)
-        if self.watch is not None:
-            await self.watch.look(always=True)
+        self._put_in_force(ring)
 
     def _took(self, keys: KeysFile) -> None:
         self._put_in_force(KeyRing(keys.keys))
