@@ -110,11 +110,11 @@ async def _lose_events(fleet: VirtualFleet, engine: VirtualEngine) -> None:
 
 FAULTS = [
     Fault("kill -9", _kill, _start, 30.0, re.compile("refused|closed|cannot connect|lost|unreachable")),
-    Fault("SIGSTOP", _stop, _go_on, 60.0, re.compile("not answered|no answer|tokens do not flow|no token")),
+    Fault("SIGSTOP", _stop, _go_on, 120.0, re.compile("not answered|no answer|tokens do not flow|no token")),
     Fault("connection reset", _reset, nothing, 5.0, re.compile("reset")),
     Fault("500s", _fail, _work, 40.0, re.compile("500|error"), prepare=_will_break),
-    Fault("slow loris", _drip, _flow, 60.0, re.compile("not answered|no answer|no token|tokens do not flow|slow")),
-    Fault("half-open TCP", _half_open, nothing, 60.0, re.compile("not answered|no token|tokens do not flow|late")),
+    Fault("slow loris", _drip, _flow, 120.0, re.compile("not answered|no answer|no token|tokens do not flow|slow")),
+    Fault("half-open TCP", _half_open, nothing, 90.0, re.compile("not answered|no token|tokens do not flow|late")),
     Fault("restart with empty cache", _restart, nothing, 5.0, re.compile("restart|closed|reset|lost")),
     Fault("event loss", _lose_events, _work, 20.0, re.compile("gap|missing|replay|lost|events")),
     Fault("metric lies", _lie, _tell_the_truth, 40.0, None),

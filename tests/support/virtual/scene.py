@@ -54,6 +54,8 @@ class Outcome:
     """After the strike, until no front end would have sent it anything."""
     back_after_s: float | None = None
     """After the fault ended, until every front end could use the engine."""
+    struck_ended_s: list[float] = field(default_factory=list)
+    """After the strike, when each of those was over."""
     failures: list[str] = field(default_factory=list)
     """What was not right with answers."""
 
@@ -94,6 +96,9 @@ class Scene:
         for _ in range(3):
             self._ask(during=False)
         await self._all_over(self.loop.time() + 60.0)
+        self.outcome.struck_ended_s = [
+            float("inf") if one.answer.ended_s is None else one.answer.ended_s - struck_s for one in self.outcome.struck
+        ]
         await self._judge()
         return self.outcome
 
