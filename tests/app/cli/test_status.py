@@ -9,6 +9,7 @@ import pytest
 
 from pointsman.app.cli import main, status
 from pointsman.edge.serving.health_status import CanaryStatus, FactStatus, HealthStatus
+from pointsman.edge.serving.replica_report import ReplicaReport, ReplicasReport
 from pointsman.edge.serving.status import EngineReport, KvStatus, LastFault, RequestStatus, TimesStatus, WorkerStatus
 
 
@@ -46,6 +47,7 @@ def report(**changes: Any) -> status.FrontEndStatus:
         failed_total=1,
         cancelled_total=2,
         retries_total=4,
+        migrations_total=0,
         missing_usage_total=0,
         ttft_mean_ms=12.3,
         cached_share=None,
@@ -124,6 +126,27 @@ def test_gpus_have_a_column_where_anything_is_known(
     assert "26 %  83 %, 90 % full" in lines[3]
     assert "26 %" + " " * 16 + "–" in lines[4]
     assert "b (http://b:1): how busy its GPUs are is unknown: GET http://x/metrics answered 500" in lines
+
+
+def test_other_front_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not any("others" in line for line in shown(report(), monkeypatch, capsys))
+    there = [
+        ReplicaReport("x1", "h/1", 1, 212.0, complete=True, gaps=0),
+        ReplicaReport("x2", "h/2", 30, 480.0, complete=True, gaps=2),
+        ReplicaReport("x3", "h/3", 0, 10.0, complete=False, gaps=0),
+    ]
+    lines = shown(
+        report(workers=[worker(others=31)], replicas=ReplicasReport("me", there, "etcd is away")), monkeypatch, capsys
+    )
+    assert "others" in lines[2]
+    assert "31" in lines[3].split()
+    assert (
+        "other front ends: 3: h/1 (1 request, heard 0.2 s ago), h/2 (30 requests, heard 0.5 s ago, lost messages 2 ×), "
+        "h/3 (asked for all that it has)"
+    ) in lines
+    assert "other front ends may not be found: etcd is away" in lines
+    lines = shown(report(replicas=ReplicasReport("me", [])), monkeypatch, capsys)
+    assert "other front ends: none is heard" in lines
 
 
 def test_what_is_known_of_kv_events(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pointsman.app.cli.replica_lines import print_replicas
 from pointsman.app.cli.rollout_table import print_rollout, print_shadows
 from pointsman.app.cli.status_discovery import discovery_lines
 from pointsman.app.cli.status_faults import fault_lines
@@ -27,7 +28,9 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     policy = answer.policy if answer.policy == answer.policy_in_force else f"{answer.policy} → {answer.policy_in_force}"
     console.print(f"pointsman {answer.version}{escape(at)}, policy [bold]{escape(policy)}[/bold]")
     console.print(_models(answer.models))
-    console.print(_workers(answer.workers))
+    console.print(_workers(answer.workers, others=answer.replicas is not None))
+    if answer.replicas is not None:
+        print_replicas(console, answer.replicas)
     if answer.phase != "serving":
         console.print(f"[yellow]this front end is {escape(answer.phase)}[/yellow]")
     for line in map(_drain, answer.drains):
@@ -52,13 +55,14 @@ def _models(models: dict[str, list[str]]) -> str:
     return "models: " + ", ".join(f"{escape(model)} ({len(workers)})" for model, workers in sorted(models.items()))
 
 
-def _workers(workers: list[WorkerStatus]) -> Table:
+def _workers(workers: list[WorkerStatus], *, others: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     gpus = any(worker.gpu_use is not None for worker in workers)
     for name in ("worker", "kind", "state", "health", "KV events"):
         table.add_column(name, no_wrap=True)
     for name in (
         "running",
+        *(["others"] if others else []),
         "queued",
         "KV",
         *(["GPU"] if gpus else []),
@@ -80,6 +84,7 @@ def _workers(workers: list[WorkerStatus]) -> Table:
             health_cell(worker.health),
             _kv(worker.kv),
             f"{worker.running} + {worker.foreign}" if worker.foreign else str(worker.running),
+            *([str(worker.others)] if others else []),
             str(worker.queued),
             _percent(worker.kv_use),
             *([_gpu(worker)] if gpus else []),

@@ -1,0 +1,110 @@
+"""Front ends that share a fleet over real sockets: each counts what the others have, and nothing once they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pointsman.core.model.errors import EngineError
+from pointsman.edge.cluster.replicas.settings import ReplicaSettings
+from pointsman.edge.cluster.replicas.timing import BusTiming
+from pointsman.edge.serving.frontend import Frontend
+from pointsman.edge.wire.http1_client import Origin
+from support.fetch import fetch
+from support.scripted_fleet import Fleet, hang
+
+CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "a text that is long enough " * 40}]}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def of(port: int, *peers: int, **fields: Any) -> ReplicaSettings:
+    places = tuple(f"tcp://127.0.0.1:{peer}" for peer in peers)
+    return ReplicaSettings(
+        f"tcp://127.0.0.1:{port}", places, secret="the fleet's", timing=BusTiming(0.005, 0.1, 1.0), **fields
+    )
+
+
+def others(frontend: Frontend) -> list[int]:
+    return [worker.others.sequences for worker in frontend.ledger.snapshot().workers]
+
+
+async def page(fleet: Fleet, frontend: Frontend, path: str) -> str:
+    return (await fetch(fleet.pool, Origin.parse(frontend.admin_url), "GET", path)).body.decode()
+
+
+async def test_load_prompts_status_and_goodbye(fleet: Fleet) -> None:
+    engine = await fleet.engine("a", answer=hang)
+    ports = (free_port(), free_port())
+    one = await fleet.open(replicas=of(ports[0], *ports), policy="prefix")
+    two = Frontend(replace(one._settings, replicas=of(ports[1], *ports), port=0, admin_port=0))
+    await two.start()
+    try:
+        await fleet.until(lambda: len(one.replication.statuses()) == len(two.replication.statuses()) == 1)
+        await fleet.until(lambda: bool(two.ledger.models()))
+        asking = asyncio.create_task(fleet.ask("/v1/chat/completions", CHAT))
+        await fleet.until(lambda: engine.running == 1)
+        await fleet.until(lambda: others(two) == [1])
+        assert others(one) == [0]
+        assert two.ledger.snapshot().workers[0].text_blocks == one.ledger.snapshot().workers[0].text_blocks > 0
+        shown = two.status()
+        assert shown.workers[0].others == 1
+        assert shown.workers[0].running == 0
+        assert shown.replicas is not None
+        (other,) = shown.replicas.others
+        assert (other.replica, other.requests, other.complete) == (one.bus.replica, 1, True)
+        metrics = await page(fleet, two, "/metrics")
+        assert 'pointsman_replicas{state="complete"} 1.0' in metrics
+        assert 'pointsman_worker_others{worker="a/0"} 1.0' in metrics
+        assert "pointsman_replica_messages_total" in metrics
+        asking.cancel()
+        await fleet.until(lambda: others(two) == [0])
+        asking = asyncio.create_task(fleet.ask("/v1/chat/completions", CHAT))
+        await fleet.until(lambda: others(two) == [1])
+        await one.close()
+        await fleet.until(lambda: others(two) == [0] and not two.replication.statuses())
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    finally:
+        await two.close()
+
+
+async def test_one_that_is_alone_says_nothing_of_replicas(fleet: Fleet) -> None:
+    await fleet.engine("a")
+    one = await fleet.open()
+    assert one.status().replicas is None
+    assert "replica" not in await page(fleet, one, "/metrics")
+
+
+async def test_a_place_that_is_taken_ends_the_start(fleet: Fleet) -> None:
+    await fleet.engine("a")
+    port = free_port()
+    one = await fleet.open(replicas=of(port, port))
+    two = Frontend(replace(one._settings, port=0, admin_port=0))
+    with pytest.raises(EngineError, match=r"replicas: can't listen at .*name another place in replicas\.listen"):
+        await two.start()
+
+
+async def test_one_that_replaces_another_waits_for_its_place(fleet: Fleet) -> None:
+    await fleet.engine("a")
+    port, third = free_port(), free_port()
+    old = await fleet.open(replicas=of(port, third))
+    new = Frontend(replace(old._settings, replicas=of(port, third, patient=True), port=0, admin_port=0))
+    other = Frontend(replace(old._settings, replicas=of(third, port), port=0, admin_port=0))
+    await new.start()
+    await other.start()
+    try:
+        await fleet.until(lambda: [s.replica for s in other.replication.statuses()] == [old.bus.replica])
+        await old.close()
+        await fleet.until(lambda: [s.replica for s in other.replication.statuses()] == [new.bus.replica])
+    finally:
+        await new.close()
+        await other.close()
