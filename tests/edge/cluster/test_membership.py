@@ -223,3 +223,43 @@ async def _check(steps: Sequence[object]) -> None:
     assert {member.source.name: member.source for member in membership.members()} == wanted
     everything = {(one.name, one.url) for sources in offered.values() for one in sources}
     assert {(r.name, r.url) for r in membership.refused} == everything - {(o.name, o.url) for o in wanted.values()}
+
+
+async def test_one_that_can_not_be_watched_costs_only_itself(
+    membership: Membership, watches: Watches, caplog: pytest.LogCaptureFixture
+) -> None:
+    await membership.start()
+    watches.watched["ghost"] = source("ghost", 5)  # nobody knows why
+    membership.offer(FILE, [source("a", 5), source("b", 6)])
+    await membership.settled()
+    assert sorted(watches.watched) == ["b", "ghost"]
+    assert "a: can't be watched" in caplog.text
+    del watches.watched["ghost"]
+    await membership.settled()
+    assert sorted(watches.watched) == ["a", "b"]
+    await membership.close()
+
+
+async def test_at_the_start_somebody_is_told(membership: Membership, watches: Watches) -> None:
+    watches.watched["ghost"] = source("ghost", 5)
+    membership.offer(CONFIGURATION, [source("a", 5)])
+    with pytest.raises(ConfigError):
+        await membership.start()
+
+
+async def test_what_nobody_expected_does_not_end_it(
+    membership: Membership, watches: Watches, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await membership.start()
+    monkeypatch.setattr(watches, "add", lambda source: 1 / 0)
+    membership.offer(FILE, [source("a")])
+    async with asyncio.timeout(5):
+        while "nobody expected" not in caplog.text:
+            await asyncio.sleep(0)
+    monkeypatch.undo()
+    membership.offer(FILE, [source("a"), source("b")])
+    async with asyncio.timeout(5):
+        while "b" not in watches.watched:
+            await asyncio.sleep(0)
+    assert sorted(watches.watched) == ["a", "b"]
+    await membership.close()

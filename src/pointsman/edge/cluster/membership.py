@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pointsman.core.model.errors import PointsmanError
+from pointsman.core.model.errors import ConfigError, PointsmanError
 from pointsman.edge.cluster.members import WorkerSource
 
 CONFIGURATION, API, FILE, ETCD = "configuration", "api", "file", "etcd"
@@ -141,27 +141,35 @@ class Membership:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            await self._reconcile()
+            try:
+                await self._reconcile()
+            except Exception:
+                _log.exception("engines could not be watched as they are named, for a reason that nobody expected")
 
     async def _reconcile(self) -> None:
         async with self._turn:
-            while (name := self._next_to_go()) is not None:
-                await self._forget(name)
+            while gone := self._to_go():
+                for name in gone:
+                    await self._forget(name)
             # From here on nothing waits, so that nothing else is offered in between.
             for name, member in self._wanted.items():
-                self._watch(name, member)
+                if self._watched.get(name) is not member.source:
+                    self._watch(name, member)
 
-    def _next_to_go(self) -> str | None:
-        """An engine that is not wanted any more, or has to be watched anew. Others are changed in passing."""
+    def _to_go(self) -> list[str]:
+        """Engines that are not wanted any more, or have to be watched anew. Others are changed in passing."""
+        gone = []
         for name, watched in self._watched.items():
             member = self._wanted.get(name)
             if member is None:
-                return name
-            wanted = _watch_of(member.source)
-            if wanted != _watch_of(watched) and not self._watches.change(wanted):
-                return name
-            self._watched[name] = replace(member.source, draining=watched.draining)
-        return None
+                gone.append(name)
+            elif member.source is not watched:
+                wanted = _watch_of(member.source)
+                if wanted != _watch_of(watched) and not self._watches.change(wanted):
+                    gone.append(name)
+                else:
+                    self._watched[name] = replace(member.source, draining=watched.draining)
+        return gone
 
     async def _forget(self, name: str) -> None:
         self._watched.pop(name)
@@ -172,11 +180,17 @@ class Membership:
 
     def _watch(self, name: str, member: Member) -> None:
         source, watched = member.source, self._watched.get(name)
-        self._watched[name] = source
         if watched is None:
-            self._watches.add(_watch_of(source))
+            try:
+                self._watches.add(_watch_of(source))
+            except ConfigError as error:
+                if self._task is None:  # at the start somebody is there to be told
+                    raise
+                _log.error("%s: can't be watched: %s", name, error)
+                return
             if member.origin != CONFIGURATION:
                 _log.info("%s: named by %s at %s", name, member.origin, source.url)
+        self._watched[name] = source
         if watched is None or watched.draining != source.draining:
             self._drain(name, source.draining)
 

@@ -57,3 +57,12 @@ def test_malformed(value: bytes, message: str) -> None:
         record_of_json(value, "etcd /w/a", WorkerRecord)
     assert message in str(caught.value)
     assert not isinstance(caught.value, NoAddressError)
+
+
+def test_nested_beyond_reason() -> None:
+    for value in (
+        b'{"url": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"url":"http://a","models":' + b"[" * 700 + b"]" * 700 + b"}",
+    ):
+        with pytest.raises(ConfigError):
+            record_of_json(value, "etcd /w/a", WorkerRecord)

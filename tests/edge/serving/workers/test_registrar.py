@@ -209,10 +209,25 @@ async def test_taken_names_and_urls(alone: FrontEnd) -> None:
         await alone.registrar.post(body("c"))
     named = await alone.registrar.post(b'{"name": "c", "url": "http://C:1/"}')
     assert (named.origin, named.is_new) == ("configuration", False)
+    await alone.registrar.delete("c", now=True)  # what was registered, not what is configured
+    assert await alone.names() == ["c", "x"]
     with pytest.raises(TakenError, match="remove it there, or drain it"):
         await alone.registrar.delete("c", now=True)
     with pytest.raises(UnknownEngineError, match="there are c, x"):
         await alone.registrar.delete("z", now=True)
+
+
+async def test_an_engine_that_is_configured_and_joins_too(alone: FrontEnd) -> None:
+    """It drains when it says so, and works again when its next process comes."""
+    alone.membership.offer(CONFIGURATION, [WorkerSource("x", "http://h:1", weight=2.0)])
+    await alone.registrar.post(body(ttl="15s"))
+    await alone.registrar.post(body(ttl="15s", draining="SIGTERM"))
+    await alone.names()
+    assert alone.drains.now == {"x": ("SIGTERM", None)}
+    await alone.registrar.post(body(ttl="15s"))
+    await alone.names()
+    assert alone.drains.now == {}
+    assert alone.watches.watched["x"].weight == 2.0
 
 
 async def test_deleted_once_nothing_runs_there(alone: FrontEnd) -> None:

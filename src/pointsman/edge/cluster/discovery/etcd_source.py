@@ -70,6 +70,8 @@ class EtcdDiscovery:
         self._standing = Standing(ORIGIN, prefix, now_ms)
         self._view = EtcdView(_means_to_leave, 1000 * grace_s)
         self._sources: tuple[WorkerSource, ...] | None = None
+        self._known: dict[bytes, tuple[bytes, WorkerSource | ConfigError]] = {}
+        """What values were read as."""
         self._kept: frozenset[bytes] = frozenset()
         """That were said to be kept."""
         self._changed = asyncio.Event()
@@ -94,6 +96,9 @@ class EtcdDiscovery:
                     self._standing.missed += 1
                 except EtcdError as error:
                     self._standing.lose(str(error))
+                except Exception as error:
+                    _log.exception("etcd %s: could not be followed, for a reason that nobody expected", self._prefix)
+                    self._standing.lose(repr(error))
                 if loop.time() - began_s >= _STEADY_S:
                     pause_s = _FIRST_PAUSE_S
                 await asyncio.sleep(pause_s * self._rng.uniform(0.75, 1.25))
@@ -161,18 +166,31 @@ class EtcdDiscovery:
         self._say_kept()
         sources: list[WorkerSource] = []
         ignored: set[str] = set()
+        known, self._known = self._known, {}
         for key, value in sorted(self._view.values.items()):
             where = f"etcd {key.decode(errors='replace')}"
-            try:
-                sources.extend(checked([self._read(record_of_json(value, where, WorkerRecord))]))
-            except ConfigError as error:
-                ignored.add(where)
-                text = str(error) if str(error).startswith(where) else f"{where}: {error}"
-                self._standing.ignore(where, NO_ADDRESS if isinstance(error, NoAddressError) else MALFORMED, text)
+            read = known.get(key)
+            if read is None or read[0] != value:
+                read = (value, self._parsed(value, where))
+            self._known[key] = read
+            if isinstance(read[1], WorkerSource):
+                sources.append(read[1])
+                continue
+            ignored.add(where)
+            kind = NO_ADDRESS if isinstance(read[1], NoAddressError) else MALFORMED
+            text = str(read[1])
+            self._standing.ignore(where, kind, text if text.startswith(where) else f"{where}: {text}")
         self._standing.use(ignored)
         if self._sources != tuple(sources):
             self._sources = tuple(sources)
             self._offer(self._sources)
+
+    def _parsed(self, value: bytes, where: str) -> WorkerSource | ConfigError:
+        try:
+            (source,) = checked([self._read(record_of_json(value, where, WorkerRecord))])
+        except ConfigError as error:
+            return error
+        return source
 
     def _say_kept(self) -> None:
         before, self._kept = self._kept, self._view.kept

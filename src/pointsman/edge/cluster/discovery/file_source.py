@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ ORIGIN = "file"
 MOST_BYTES = 16 * 2**20
 _FULL_READ_LOOKS = 20
 """So often it is read although nothing seems changed: some file systems keep times of whole seconds."""
+
+_log = logging.getLogger("pointsman.cluster")
 
 _Signature = tuple[int, int, int, int]
 
@@ -60,7 +63,11 @@ class FileDiscovery:
     async def run(self) -> None:
         """Looks until cancelled."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:
+                _log.exception("%s: could not be looked at, for a reason that nobody expected", self._path)
+                self._standing.lose(repr(error))
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:

@@ -49,9 +49,11 @@ def record_of_json(value: bytes, where: str, kind: type[R]) -> R:
     """
     try:
         plain = msgspec.json.decode(value)
+        return record_of_node(plain_node(plain, Place(where)), "", kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: this is no JSON: {error}") from None
-    return record_of_node(plain_node(plain, Place(where)), "", kind)
+    except RecursionError:
+        raise ConfigError(f"{where}: this is nested too deeply") from None
 
 
 def record_of_node(node: YamlNode, path: str, kind: type[R]) -> R:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
 
@@ -144,4 +145,7 @@ class Engines:
 
     def document(self) -> WorkersDocument:
         """For `GET /v1/workers`."""
-        return workers_document(self.report(), self._prober.statuses(), self.membership, self._drains)
+        requests: Counter[str] = Counter()
+        for worker in self._ledger.snapshot().workers:
+            requests[engine_of(worker.id)] += worker.running
+        return workers_document(self.report(), self._prober.statuses(), self.membership, self._drains, requests)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -93,9 +93,13 @@ def discovery_report(statuses: Iterable[DiscoveryStatus], membership: Membership
 
 
 def workers_document(
-    report: DiscoveryReport, engines: Iterable[EngineStatus], membership: Membership, drains: Drains
+    report: DiscoveryReport,
+    engines: Iterable[EngineStatus],
+    membership: Membership,
+    drains: Drains,
+    requests: Mapping[str, int],
 ) -> WorkersDocument:
-    """All engines by name. Never with a key."""
+    """All engines by name, with how many requests are at each. Never with a key."""
     views = []
     for engine in sorted(engines, key=lambda one: one.name):
         member, drain = membership.member(engine.name), drains.of(engine.name)
@@ -107,7 +111,7 @@ def workers_document(
                 "" if member is None else str(member.source.role),
                 str(engine.state),
                 engine.reason,
-                drains.in_flight(engine.name),
+                requests.get(engine.name, 0),
                 None if drain is None else drain.reason,
             )
         )
