@@ -54,7 +54,7 @@ class Certificates(Collector):
     async def look(self) -> None:
         """Have the files read again if one has changed."""
         files = [*(file for port in self._ports for file in port.files()), *self._trusts.files()]
-        stamp = await asyncio.to_thread(stamp_of, files)
+        stamp: Stamp = await asyncio.to_thread(stamp_of, files) if files else ()
         before, self._stamp = self._stamp, stamp
         if before is None or stamp == before or len(stamp) != len(before):
             return  # the first look, or an engine came or left: all was read when it was added

@@ -92,7 +92,8 @@ class Tenancy:
 
     def look(self) -> None:
         """Once a second: tell other replicas everything again."""
-        self._sharing.look()
+        if self.gate.active:
+            self._sharing.look()
 
     async def reload(self, settings: TenancySettings) -> None:
         """Other settings from now on, and the file of keys read again. Raises ConfigError, and nothing has changed."""
