@@ -120,7 +120,7 @@ async def test_a_stop_string_over_the_seam(sims: SimFleet, path: str, usage: boo
         assert text_of(answer.body) == text_of(undisturbed.body), cut
         assert endings_of(answer.body) == endings_of(undisturbed.body), cut
         await sims.fault()
-    assert frontend.traffic.migrations["token_ids", "finished"] >= 6
+    assert frontend.traffic.migrations["token_ids", "finished"] >= 4
     sims.at_rest()
 
 

@@ -11,7 +11,7 @@ from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
 from pointsman.edge.serving.migration.said import Said
 from pointsman.edge.serving.migration.sse_events import DONE, failure_of, read_whole, split_events, write_event
 from pointsman.edge.serving.migration.stops import SeamStops
-from pointsman.edge.serving.migration.strip import without_prompt_ids, without_token_ids
+from pointsman.edge.serving.migration.strip import without_ids
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
 from pointsman.edge.wire.usage import Usage
@@ -130,7 +130,7 @@ class ConvertedStream:
         raw = write_event(written)
         self._transcript.add(raw)
         if self._seam.strips:
-            raw = without_prompt_ids(without_token_ids(raw))
+            raw = without_ids(raw)
         return raw + self._end() if self.complete else raw
 
     def _choice(self, value: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:

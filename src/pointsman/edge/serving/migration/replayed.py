@@ -16,7 +16,7 @@ from pointsman.edge.serving.migration.sse_events import (
     split_events,
     write_event,
 )
-from pointsman.edge.serving.migration.strip import without_prompt_ids, without_token_ids
+from pointsman.edge.serving.migration.strip import without_ids
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
 from pointsman.edge.wire.usage import Usage
@@ -130,7 +130,7 @@ class ReplayedStream:
                     value[key] = own
         raw = write_event(value)
         self._transcript.add(raw)
-        return without_prompt_ids(without_token_ids(raw)) if self._strips else raw
+        return without_ids(raw) if self._strips else raw
 
     # ---- catching up
 

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+from pointsman.edge.serving.migration.sse_events import split_events
+
 _IDS = b'"token_ids":['
 _PROMPT_IDS = b'"prompt_token_ids":['
-_CLOSING_BRACKET = ord("]")
 _NOTHING_ELSE = b'"delta":{},"logprobs":null,"finish_reason":null,'
 """Before the ids: the event was only sent because ids were asked for."""
 # Inside a JSON string the quotes are escaped, so none of these can be text of an answer.
 
 
-def without_token_ids(block: bytes) -> bytes:
+def without_ids(block: bytes) -> bytes:
     """Whole events as the engine would have sent them without being asked for token ids."""
+    if _IDS not in block:
+        return without_prompt_ids(block)
+    return b"".join(_without(event) for event in split_events(block))
+
+
+def without_answer_ids(block: bytes) -> bytes:
+    """The same for a stream whose prompt's ids have come, which come once."""
     at = block.rfind(_IDS)  # from the end, which is near
     if at < 0:
-        return without_prompt_ids(block) if _PROMPT_IDS in block else block
-    if block.rfind(_IDS, 0, at) < 0:  # a token's way
-        if block.startswith(_NOTHING_ELSE, at - len(_NOTHING_ELSE)):
-            return b""
-        end = block.find(b"]", at) + 1
-        first = block[at - 2] == _CLOSING_BRACKET or block.find(_PROMPT_IDS, end) >= 0
-        block = b"null".join((block[: at + 12], block[end:]))
-        return without_prompt_ids(block) if first else block
-    return b"".join(_without(event) for event in block.split(b"\n\n") if event) if block.endswith(b"\n\n") else block
+        return block
+    if block.rfind(_IDS, 0, at) >= 0:
+        return without_ids(block)
+    if block.startswith(_NOTHING_ELSE, at - len(_NOTHING_ELSE)):
+        return without_ids(block)
+    return b"null".join((block[: at + 12], block[block.find(b"]", at) + 1 :]))
+
+
+def has_prompt_ids(block: bytes) -> bool:
+    """The prompt's ids are in it."""
+    return _PROMPT_IDS in block
 
 
 def without_prompt_ids(block: bytes) -> bytes:
-    """The same of the prompt's ids, which come once."""
+    """Without the prompt's ids only."""
     return _replaced(block, _PROMPT_IDS)
 
 
@@ -34,7 +44,7 @@ def _without(event: bytes) -> bytes:
     """One of several events; one that holds nothing but ids is left out."""
     if _NOTHING_ELSE + _IDS in event:
         return b""
-    return _replaced(_replaced(event, _IDS), _PROMPT_IDS) + b"\n\n"
+    return _replaced(_replaced(event, _IDS), _PROMPT_IDS)
 
 
 def _replaced(block: bytes, name: bytes) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
 from pointsman.edge.serving.migration.sse_events import failure_of, split_events
-from pointsman.edge.serving.migration.strip import without_prompt_ids, without_token_ids
+from pointsman.edge.serving.migration.strip import has_prompt_ids, without_answer_ids, without_ids
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
 from pointsman.edge.wire.usage import Usage
@@ -25,13 +25,24 @@ class TrackedStream:
         on_fault: called once, when `fault` or `complete` is set.
     """
 
-    __slots__ = ("_on_fault", "_scanner", "_strips", "_transcript", "complete", "fault", "held", "repeated")
+    __slots__ = (
+        "_on_fault",
+        "_prompt_came",
+        "_scanner",
+        "_strips",
+        "_transcript",
+        "complete",
+        "fault",
+        "held",
+        "repeated",
+    )
 
     def __init__(self, transcript: Transcript, on_fault: Callable[[], None], *, hide_usage: bool, strips: bool) -> None:
         self._scanner = StreamScanner(hide_usage=hide_usage, whole_events=True)
         self._transcript = transcript
         self._on_fault = on_fault
         self._strips = strips
+        self._prompt_came = False
         self.fault: PointsmanError | None = None
         self.complete = False
         self.held = b""
@@ -66,7 +77,12 @@ class TrackedStream:
         if self._scanner.error or (out.rfind(_GOES_ON, -_END_BYTES) < 0 and b'"abort"' in out):
             out = self._until_failure(out)
         self._transcript.add(out)
-        return without_token_ids(out) if self._strips else out
+        if not self._strips:
+            return out
+        if self._prompt_came:
+            return without_answer_ids(out)
+        self._prompt_came = has_prompt_ids(out)
+        return without_ids(out)
 
     def flush(self) -> bytes:
         """The stream has ended. Half an event is nobody's, unless it is all that is missing."""
@@ -78,7 +94,7 @@ class TrackedStream:
             self.fault = CutShortError("its stream ended before its answer did")
             self.held = rest
             return b""
-        return without_token_ids(rest) if self._strips else rest
+        return without_ids(rest) if self._strips else rest
 
     def _until_failure(self, block: bytes) -> bytes:
         """What comes before the engine's word that it failed."""
@@ -89,7 +105,7 @@ class TrackedStream:
             failure = failure_of(event)
             if failure is not None:
                 self.fault = ErrorEventError(failure)
-                self.held = without_prompt_ids(without_token_ids(block[at:])) if self._strips else block[at:]
+                self.held = without_ids(block[at:]) if self._strips else block[at:]
                 self._on_fault()
                 return block[:at]
             at += len(event)
