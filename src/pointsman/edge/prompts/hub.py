@@ -72,10 +72,11 @@ async def fetch_into(
                 done_bytes += file.write(chunk)
                 if done_bytes > max_bytes:
                     file.truncate(0)
-                    raise HubError(f"{url} sends more than {max_bytes:,} bytes")
+                    raise HubError(f"{shown_url(url)} sends more than {max_bytes:,} bytes")
                 on_bytes(done_bytes)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise HubError(f"{url}: {str(error) or type(error).__name__}") from error
+        said = str(error).replace(url, shown_url(url)) or type(error).__name__
+        raise HubError(f"{shown_url(url)}: {said}") from error
     file.flush()
 
 
@@ -83,4 +84,11 @@ def _check_status(answer: aiohttp.ClientResponse, url: str) -> None:
     if answer.status in (200, 206):
         return
     kind = HubFileMissing if answer.status == 404 else HubError
-    raise kind(f"{url} answered {answer.status} {answer.reason}")
+    raise kind(f"{shown_url(url)} answered {answer.status} {answer.reason}")
+
+
+def shown_url(url: str) -> str:
+    """For messages and logs: without the user and password that a mirror may want, and without a query."""
+    scheme, separator, rest = url.partition("?")[0].partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path}"

@@ -8,11 +8,11 @@ import logging
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pointsman.edge.prompts.errors import TokenizerFilesError
-from pointsman.edge.prompts.hub import HubError, HubFileMissing, fetch_into, snapshots
+from pointsman.edge.prompts.hub import HubError, HubFileMissing, fetch_into, shown_url, snapshots
 
 _log = logging.getLogger("pointsman.prompts")
 
@@ -39,7 +39,7 @@ class TokenizerPlaces:
     """Caches in the hub's layout, only read."""
     hub_url: str | None = "https://huggingface.co"
     """None: don't ask the hub."""
-    hub_token: str | None = None
+    hub_token: str | None = field(default=None, repr=False)
     """For repositories that are not public."""
 
 
@@ -153,8 +153,8 @@ async def _download(model: str, hub_url: str, places: TokenizerPlaces) -> Tokeni
         raise TokenizerFilesError(f"tokenizer {model!r}: the hub gave none ({error}); {_INSTEAD}") from error
     finally:
         await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
-    _log.info("tokenizer of %s: downloaded from %s to %s", model, hub_url, target)
-    return TokenizerFiles(target, hub_url)
+    _log.info("tokenizer of %s: downloaded from %s to %s", model, shown_url(hub_url), target)
+    return TokenizerFiles(target, shown_url(hub_url))
 
 
 async def _fetch(base_url: str, name: str, folder: Path, token: str | None) -> None:

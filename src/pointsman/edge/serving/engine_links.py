@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pointsman.core.model.migration import Mechanism
 from pointsman.core.model.worker import WorkerId, WorkerSpec
@@ -14,7 +14,7 @@ class EngineLink:
     """Address and key of one worker's engine."""
 
     origin: Origin
-    api_key: str | None
+    api_key: str | None = field(repr=False)
     stream_usage: bool
     """It understands `stream_options.include_usage`."""
     rank: tuple[bytes, bytes] | None
