@@ -197,3 +197,33 @@ def post(url: str, body: object = None) -> int:
 def policy_at(port: int) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/policies", timeout=5) as answer:
         return str(json.load(answer)["policy"])
+
+
+async def test_a_new_front_end_knows_engines_that_registered_themselves(start: Start, engine: str) -> None:
+    """They are known to the others only, who tell it before it takes anybody's place."""
+    port = free_ports(3)
+    ports = ["--port", str(port), "--admin-port", str(port + 1)]
+    front = start("serve", "--wait-for-engines", *ports, "--processes", "2")
+    for _ in range(2):
+        await line_of(front, "listening on")
+    node = {"url": engine, "name": "e", "kind": "vllm"}
+    assert await asyncio.to_thread(post, f"http://127.0.0.1:{port + 1}/v1/workers", node) in (200, 201)
+    url = f"http://127.0.0.1:{port}"
+    async with asyncio.timeout(30):
+        for admin_port in (port + 1, port + 2):
+            while await asyncio.to_thread(ready_workers, admin_port) != 1:
+                await asyncio.sleep(0.02)
+    crowd = Crowd(url)
+    crowd.begin()
+    for _ in range(2):
+        front.process.send_signal(signal.SIGHUP)
+        await line_of(front, "all front ends are replaced")
+        await crowd.until_done(3)
+    await crowd.end()
+    assert crowd.failed == []
+    assert front.stop(signal.SIGTERM) == 0
+
+
+def ready_workers(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=5) as answer:
+        return sum(worker["state"] == "ready" for worker in json.load(answer)["workers"])

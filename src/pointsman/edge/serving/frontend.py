@@ -13,6 +13,7 @@ from pointsman import __version__
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined, WorkerLeft
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
+from pointsman.edge.cluster.discovery.discovery import DiscoveryState
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.replicas.replica_bus import Transport
 from pointsman.edge.cluster.replicas.replication import Replication
@@ -68,6 +69,8 @@ from pointsman.edge.wire.listening import listen_error
 
 TICK_S = 1.0
 SETTLE_POLL_S = 0.02
+SETTLED_TIMES = 3
+"""In a row: what one look finds may only be on its way to where the next one looks."""
 
 _log = logging.getLogger("pointsman.serving")
 
@@ -279,12 +282,18 @@ class Frontend:
         _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
 
     async def _settle(self, limit_s: float) -> None:
-        """Until every engine was asked once: who answers before knows no model."""
+        """Until this front end knows what others like it know, and every engine was asked: else it knows no model."""
         deadline_s = asyncio.get_running_loop().time() + limit_s
-        while any(engine.reason == NOT_ASKED_YET for engine in self._prober.statuses()):
-            if asyncio.get_running_loop().time() >= deadline_s:
-                return
+        times = 0
+        while times < SETTLED_TIMES and asyncio.get_running_loop().time() < deadline_s:
             await asyncio.sleep(SETTLE_POLL_S)
+            times = times + 1 if self._settled() else 0
+
+    def _settled(self) -> bool:
+        heard = self.replication.alone or any(peer.complete for peer in self.replication.statuses())
+        found = all(place.state is not DiscoveryState.LOOKING for place in self.engines.statuses())
+        asked = all(engine.reason != NOT_ASKED_YET for engine in self._prober.statuses())
+        return heard and found and asked and any(worker.usable for worker in self.ledger.snapshot().workers)
 
     async def _listen(self) -> None:
         settings = self._settings
