@@ -21,7 +21,6 @@ from pointsman.edge.configuration.describe import (
     value_of,
     without_annotation,
 )
-from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.key_hash import KeyHash
 from pointsman.edge.configuration.nodes import MappingNode, Node, Place, ScalarNode, SequenceNode
 from pointsman.edge.configuration.secret import Secret
@@ -129,8 +128,8 @@ def _parse(value: object, parsed: Any, kind: Any, where: str) -> Any:
 
 def _got(value: object, kind: Any) -> str:
     members = union_members(without_annotation(kind)[0])
-    if Secret in members or KeyHash in members or (EngineUrl in members and "@" in str(value)):
-        return ""
+    if Secret in members or KeyHash in members or ("@" in str(value) and ":" in str(value)):
+        return ""  # the last: a URL with a user and a password, perhaps
     return f", not {value!r}"
 
 
