@@ -94,8 +94,13 @@ def checked(sources: Iterable[WorkerSource]) -> tuple[WorkerSource, ...]:
         _parse(source.url, source.name)
         clean.append(source)
     _refuse_twice("name", [source.name for source in clean])
-    _refuse_twice("URL", [source.url.rstrip("/").lower() for source in clean])
+    _refuse_twice("URL", [same_url(source.url) for source in clean])
     return tuple(clean)
+
+
+def same_url(url: str) -> str:
+    """The same text for URLs that mean the same."""
+    return url.rstrip("/").lower()
 
 
 def _parse(url: object, name: str | None = None) -> EngineUrl:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pointsman.core.model.errors import ConfigError, PointsmanError
-from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.cluster.members import WorkerSource, same_url
 
 CONFIGURATION, API, FILE, ETCD = "configuration", "api", "file", "etcd"
 _PRECEDENCE = (CONFIGURATION, API, FILE, ETCD)
@@ -216,14 +216,14 @@ def _union(offered: dict[str, tuple[WorkerSource, ...]]) -> tuple[dict[str, Memb
     refused: list[Refused] = []
     for origin in sorted(offered, key=_rank):
         for source in offered[origin]:
-            url = source.url.rstrip("/").lower()
-            same_name, same_url = wanted.get(source.name), by_url.get(url)
-            if same_name is None and same_url is None:
+            url = same_url(source.url)
+            same_name, same_place = wanted.get(source.name), by_url.get(url)
+            if same_name is None and same_place is None:
                 wanted[source.name] = by_url[url] = Member(origin, source)
-            elif same_name is None and same_url is not None:
-                reason = f"{same_url.source.name} of {same_url.origin} has this URL too"
+            elif same_name is None and same_place is not None:
+                reason = f"{same_place.source.name} of {same_place.origin} has this URL too"
                 refused.append(Refused(origin, source.name, source.url, reason))
-            elif same_name is not None and same_url is not same_name:
+            elif same_name is not None and same_place is not same_name:
                 reason = f"{same_name.origin} names {same_name.source.url} so; choose another name"
                 refused.append(Refused(origin, source.name, source.url, reason))
             elif same_name is not None and source.draining is not None and same_name.source.draining is None:

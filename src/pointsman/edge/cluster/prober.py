@@ -15,7 +15,7 @@ from pointsman.core.model.worker import WorkerId, engine_of
 from pointsman.edge.cluster.canary import CanaryTarget
 from pointsman.edge.cluster.engine_watch import Clock, Emit, EngineWatch, FactsListener
 from pointsman.edge.cluster.gpu_watch import GpuWatch
-from pointsman.edge.cluster.members import WorkerSource, checked
+from pointsman.edge.cluster.members import WorkerSource, checked, same_url
 from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.engines.http import EngineHttp
@@ -53,6 +53,8 @@ class Prober:
         self._trusts = trusts or Trusts()
         self._session: aiohttp.ClientSession | None = None
         self._watches: dict[str, tuple[EngineWatch, asyncio.Task[None]]] = {}
+        self._urls: set[str] = set()
+        """Of those that are watched."""
 
     async def start(self, sources: Iterable[WorkerSource] = ()) -> None:
         """Starts watching; returns at once. Raises ConfigError for sources that can't be used."""
@@ -70,8 +72,8 @@ class Prober:
         """Watches one more engine. Raises ConfigError if its name or URL is watched already."""
         if self._session is None:
             raise RuntimeError("start() first")
-        others = [watch.source for watch, _ in self._watches.values()]
-        checked([*others, source])
+        checked([source])
+        self._refuse_second(source)
         self._trusts.use(source.url, source.tls)
         http = EngineHttp(
             self._session,
@@ -94,6 +96,7 @@ class Prober:
         )
         task = asyncio.create_task(watch.run(), name=f"probe {source.name}")
         self._watches[source.name] = (watch, task)
+        self._urls.add(same_url(source.url))
 
     def _gpu_watch(self, source: WorkerSource, session: aiohttp.ClientSession) -> GpuWatch | None:
         url = source.gpu_metrics_url
@@ -102,6 +105,12 @@ class Prober:
         # Never with the engine's key: it is another server.
         http = EngineHttp(session, url.base, trust=self._trusts.of_url(url.base), timeout_s=self._timing.timeout_s)
         return GpuWatch(source.name, http, url.page, source.gpus)
+
+    def _refuse_second(self, source: WorkerSource) -> None:
+        url = same_url(source.url)
+        if source.name in self._watches or url in self._urls:
+            what = f"name {source.name!r}" if source.name in self._watches else f"URL {source.url!r}"
+            raise ConfigError(f"two engines have the {what}; name each engine once")
 
     def change(self, source: WorkerSource) -> bool:
         """Says something else of an engine that is watched. False: not without watching it anew; nothing is changed.
@@ -117,6 +126,7 @@ class Prober:
         if name not in self._watches:
             raise ConfigError(f"no engine is called {name!r}; there are {', '.join(self._watches) or 'none'}")
         watch, task = self._watches.pop(name)
+        self._urls.discard(same_url(watch.source.url))
         await _stop([task])
         watch.leave(reason)
 
@@ -139,6 +149,7 @@ class Prober:
         """Stops all watches. The ledger hears nothing of it."""
         tasks = [task for _, task in self._watches.values()]
         self._watches.clear()
+        self._urls.clear()
         await _stop(tasks)
         if self._session is not None:
             await self._session.close()

@@ -168,14 +168,14 @@ class EtcdDiscovery:
         ignored: set[str] = set()
         known, self._known = self._known, {}
         for key, value in sorted(self._view.values.items()):
-            where = f"etcd {key.decode(errors='replace')}"
             read = known.get(key)
             if read is None or read[0] != value:
-                read = (value, self._parsed(value, where))
+                read = (value, self._parsed(value, _where(key)))
             self._known[key] = read
             if isinstance(read[1], WorkerSource):
                 sources.append(read[1])
                 continue
+            where = _where(key)
             ignored.add(where)
             kind = NO_ADDRESS if isinstance(read[1], NoAddressError) else MALFORMED
             text = str(read[1])
@@ -201,6 +201,10 @@ class EtcdDiscovery:
                 ", ".join(news),
                 self._grace_s,
             )
+
+
+def _where(key: bytes) -> str:
+    return f"etcd {key.decode(errors='replace')}"
 
 
 def _means_to_leave(value: bytes) -> bool:

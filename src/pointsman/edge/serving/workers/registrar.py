@@ -12,7 +12,7 @@ from pointsman.core.model.errors import ConfigError, PointsmanError
 from pointsman.edge.cluster.discovery.discovery import DiscoveryState, DiscoveryStatus, ReadRecord
 from pointsman.edge.cluster.discovery.record import RegisteredRecord, record_of_json
 from pointsman.edge.cluster.discovery.registrations import DrainOrder, Registration, Registrations, WorkersMessage
-from pointsman.edge.cluster.members import WorkerSource, checked
+from pointsman.edge.cluster.members import WorkerSource, checked, same_url
 from pointsman.edge.cluster.membership import API, Member, Membership
 from pointsman.edge.cluster.replicas.bus import Bus, ReplicaId
 from pointsman.edge.serving.clock import Clock
@@ -163,15 +163,15 @@ class Registrar:
     def _taken(self, source: WorkerSource) -> Member | None:
         """The engine itself, if there is one already. Raises TakenError when it is another one."""
         for member in self._membership.members():
-            same_url = member.source.url.rstrip("/").lower() == source.url.rstrip("/").lower()
+            is_there = same_url(member.source.url) == same_url(source.url)
             if member.source.name == source.name:
-                if not same_url:
+                if not is_there:
                     raise TakenError(
                         f"{source.name} is {member.source.url} already, named by the {member.origin}; choose another "
                         "name, or delete that one first"
                     )
                 return member
-            if same_url:
+            if is_there:
                 raise TakenError(f"{source.url} is {member.source.name} already, named by the {member.origin}")
         return None
 
