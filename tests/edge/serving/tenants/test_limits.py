@@ -250,3 +250,28 @@ def test_limits_of_keys_alone_are_in_force_too() -> None:
 )
 def test_resets_are_written_as_openai_does(ms, text) -> None:
     assert _duration(ms) == text
+
+
+async def test_a_stream_that_goes_on_elsewhere_is_charged_once(fleet: Fleet) -> None:
+    broke = False
+
+    async def breaks_the_first_time(incoming, responder) -> None:
+        nonlocal broke
+        if broke:
+            await stream_three(incoming, responder)
+            return
+        broke = True
+        responder.start(200, SSE)
+        responder.write(delta("one"))
+        await asyncio.sleep(0.01)
+        responder.abort()
+
+    for name in "ab":
+        await fleet.engine(name, answer=breaks_the_first_time)
+    await open_with(fleet, "default: {requests_per_minute: 100, tokens_per_minute: 100000, concurrency: 1}")
+    answer = await fleet.chat(headers=ACME, temperature=0)
+    record = next(iter(fleet.frontend.decisions))
+    assert answer.body.endswith(DONE)
+    assert (record.status, record.migrations, record.attempts) == ("finished", 1, 2)
+    assert (account(fleet).own.requests, account(fleet).own.tokens) == (1, 13)
+    nothing_held(fleet)
