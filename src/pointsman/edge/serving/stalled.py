@@ -1,10 +1,12 @@
 """Stalled: answers that stand still at a worker that health gave up. They go on elsewhere at once.
 
-A stopped process keeps its connections open, so nothing else would end them for minutes.
+A stopped process keeps its connections open, and one that drips bytes is never silent: nothing else would end them for
+minutes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from pointsman.core.ledger.ledger import Ledger
@@ -12,6 +14,7 @@ from pointsman.core.model.fault import Fault
 from pointsman.core.model.view import Exclusion
 from pointsman.edge.serving.elsewhere import Elsewhere
 from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.relay import Relay
 from pointsman.edge.serving.retries import MOST_RESENDS
 
 UNREACHABLE_AFTER_S = 1.0
@@ -26,27 +29,41 @@ class Stalled:
     def __init__(self, ledger: Ledger, elsewhere: Elsewhere) -> None:
         self._ledger = ledger
         self._elsewhere = elsewhere
+        self._known: dict[Relay, tuple[int, float]] = {}
+        """Answers at workers that were given up → events so far, and since when there were no more."""
+        self._loop = asyncio.get_running_loop()
 
     def look(self, running: Iterable[Exchange]) -> int:
         """Takes away what stands still and can go on elsewhere. Returns how many."""
         exclusions = self._ledger.exclusions()
+        before, self._known = self._known, {}
         moved = 0
         for exchange in list(running):
             worker, relay = exchange.worker, exchange.relay
             if worker is None or relay is None or relay.done.done():
                 continue
             limit_s = _limit_s(exclusions.get(worker))
-            if limit_s is None or relay.paused or relay.idle_s < limit_s:
+            if limit_s is None or relay.paused:
+                continue
+            stood_s = max(relay.idle_s, self._eventless_s(relay, before.get(relay)))
+            if stood_s < limit_s:
                 continue
             if not exchange.responder.started and exchange.tries.resends >= MOST_RESENDS:
                 continue
             if self._elsewhere.can_move(exchange, worker):
                 exclusion = exclusions.get(worker)
                 why = "it left" if exclusion is None else exclusion.text
-                reason = f"nothing came for {relay.idle_s:.1f} s from {worker} ({why})"
+                reason = f"nothing whole came for {stood_s:.1f} s from {worker} ({why})"
                 relay.interrupt(reason, Fault.LATE, goes_on=True)
                 moved += 1
         return moved
+
+    def _eventless_s(self, relay: Relay, known: tuple[int, float] | None) -> float:
+        """For how long it has been seen to get no event, whatever bytes came."""
+        events, now_s = relay.events, self._loop.time()
+        since_s = now_s if known is None or known[0] != events else known[1]
+        self._known[relay] = (events, since_s)
+        return now_s - since_s
 
 
 def _limit_s(exclusion: Exclusion | None) -> float | None:
