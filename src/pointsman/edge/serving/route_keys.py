@@ -12,15 +12,19 @@ from pointsman.edge.wire.http1_server import IncomingRequest
 
 TENANT_HEADER = b"x-tenant-id"
 MAX_KEY_CHARACTERS = 512
+_KEY_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
 def tenant_of(incoming: IncomingRequest) -> str | None:
-    """The header `x-tenant-id`; without it a hash of the client's own key, so that keys never show; else None."""
-    named = incoming.header(TENANT_HEADER)
-    if named:
-        return named.decode("latin-1")[:MAX_KEY_CHARACTERS]
-    authorization = incoming.header(b"authorization")
-    return f"key-{hashlib.blake2b(authorization, digest_size=8).hexdigest()}" if authorization else None
+    """Where nobody is asked for a key: the header `x-tenant-id`; without it a hash of a key that is shown all the same,
+    so that keys never show; else None."""
+    shown = None
+    for name, value in incoming.headers:
+        if name == TENANT_HEADER and value:
+            return value.decode("latin-1")[:MAX_KEY_CHARACTERS]
+        if name in _KEY_HEADERS and shown is None:
+            shown = value
+    return f"key-{hashlib.blake2b(shown, digest_size=8).hexdigest()}" if shown else None
 
 
 def route_key_of(selector: RouteKey | None, incoming: IncomingRequest, tenant: str | None) -> str | None:
