@@ -64,7 +64,11 @@ class EtcdServer:
         program: str | None = None,
         tls: tuple[str, str] | None = None,
         client_ca: str | None = None,
+        name: str = "default",
     ) -> None:
+        self._name = name
+        self.cluster: tuple[EtcdServer, ...] = (self,)
+        """All members, this one included."""
         self._program = program or etcd_program()
         self._data = folder / "data"
         self._log = folder / "etcd.log"
@@ -77,10 +81,20 @@ class EtcdServer:
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._client_port}"
 
+    @property
+    def _peer(self) -> str:
+        return f"http://127.0.0.1:{self._peer_port}"
+
     async def start(self) -> None:
-        peer = f"http://127.0.0.1:{self._peer_port}"
+        await self.launch()
+        await self._ready()
+
+    async def launch(self) -> None:
+        """Without waiting: a member of several is ready only when most of them are."""
+        peer = self._peer
+        members = ",".join(f"{one._name}={one._peer}" for one in self.cluster)
         command = [
-            *(self._program, "--data-dir", str(self._data), "--initial-cluster", f"default={peer}"),
+            *(self._program, "--name", self._name, "--data-dir", str(self._data), "--initial-cluster", members),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
             *("--unsafe-no-fsync", "--heartbeat-interval", "10", "--election-timeout", "100"),
@@ -90,7 +104,6 @@ class EtcdServer:
         if self._client_ca:
             command += ["--client-cert-auth", "--trusted-ca-file", self._client_ca]
         self._process = self._spawn(command)
-        await self._ready()
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         # Debian's version asks to be told that arm64 is wanted.
@@ -140,3 +153,17 @@ class EtcdServer:
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
+
+
+async def start_cluster(folder: Path, count: int) -> tuple[EtcdServer, ...]:
+    """Several that are one etcd."""
+    members = []
+    for number in range(count):
+        (folder / f"m{number}").mkdir()
+        members.append(EtcdServer(folder / f"m{number}", name=f"m{number}"))
+    for member in members:
+        member.cluster = tuple(members)
+        await member.launch()
+    for member in members:
+        await member._ready()
+    return tuple(members)
