@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import signal
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -36,7 +38,10 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 def engines(admin_url: str) -> dict[str, str]:
     """Name → state, `draining` where it drains."""
-    found = get(f"{admin_url}/v1/workers")["engines"]
+    try:
+        found = get(f"{admin_url}/v1/workers")["engines"]
+    except urllib.error.URLError:  # it is not there yet
+        return {"nobody": "answers"}
     return {engine["name"]: "draining" if engine["draining"] else engine["state"] for engine in found}
 
 
@@ -179,3 +184,41 @@ def test_llama_cpp_behind_its_gate(start: Callable[..., Any], real_model: Path) 
     assert (status, body.endswith(b"data: [DONE]\n\n")) == (200, True)
     assert engine.process.wait(LIMIT_S) == 0
     assert front_end.stop() == 0
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` free ports in a row."""
+    for first in range(11000 + os.getpid() % 8000, 20900, count):
+        try:
+            for port in range(first, first + count):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no free ports")
+
+
+def test_front_ends_of_one_port_and_those_that_replace_them(start: Callable[..., Any]) -> None:
+    """The engine tells one of them; the others hear it from there, and so do new ones."""
+    port = free_ports(3)
+    urls = [f"http://127.0.0.1:{port + 1}", f"http://127.0.0.1:{port + 2}"]
+    front_ends = start(
+        *("serve", "--wait-for-engines", "--processes", "2"), *("--port", str(port), "--admin-port", str(port + 1))
+    )
+    common = ("engine", "--kind", "sim", "--model", "m", "--port", "0", "--join-ttl", "60s")
+    engine = start(*common, "--name", "a", "--join", urls[1])
+    engine.line("registered at")
+    for url in urls:
+        eventually(lambda url=url: engines(url) == {"a": "ready"})  # type: ignore[misc]
+
+    front_ends.process.send_signal(signal.SIGHUP)
+    for number in (1, 2):
+        front_ends.line(f"front end {number} is replaced")
+    for url in urls:
+        assert engines(url) == {"a": "ready"}
+    assert stream(f"http://127.0.0.1:{port}", 1)[0] == 200
+    assert engine.stop(signal.SIGTERM) == 0
+    for url in urls:
+        eventually(lambda url=url: engines(url) == {})  # type: ignore[misc]
+    assert front_ends.stop() == 0
