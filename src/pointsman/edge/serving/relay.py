@@ -182,7 +182,7 @@ class Relay:
         self._next_report = 1
         self._started = False
         self._first_ms: float | None = None if before is None else before._first_ms
-        self._gap_s = 0.0 if before is None else before._gap_s
+        self._gap_s: float = 0.0 if before is None else before._gap_s
         self._last_ms = 0.0
         self._last_data_s = 0.0
         self._paused = False

@@ -110,8 +110,11 @@ class ConvertedStream:
             self.fault = CutShortError("its stream ended before its answer did")
         return b""
 
+    def _over(self) -> bool:
+        return self.complete or self.fault is not None
+
     def _converted(self, event: bytes) -> bytes:
-        if self.fault is not None or self.complete:
+        if self._over():
             return b""
         failure = failure_of(event)
         if failure is not None:
@@ -131,7 +134,7 @@ class ConvertedStream:
         self._transcript.add(raw)
         if self._seam.strips:
             raw = without_ids(raw)
-        return raw + self._end() if self.complete else raw
+        return raw + self._end() if self._over() else raw
 
     def _choice(self, value: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
         self._tokens += len(choice.get("token_ids") or ())

@@ -74,7 +74,7 @@ class Said:
             if delta.reasoning is not None or delta.reasoning_content is not None or delta.tool_calls is not None:
                 return False
             text, channel = delta.content, CONTENT
-        if not text or choice.finish_reason is not None or memoryview(choice.logprobs) != b"null":
+        if not text or choice.finish_reason is not None or bytes(choice.logprobs) != b"null":
             return False
         if choice.prompt_token_ids is not None or (delta is not None and delta.role is not None):
             return False

@@ -86,7 +86,12 @@ class Parts:
     def _rules(self, new: FrontendSettings) -> Apply:
         """What decisions depend on is the ledger's."""
         event = RulesChanged(self.clock(), new.guards, new.failover.retry_share, new.health)
-        return lambda: self.emit(event)
+
+        def apply() -> None:
+            self.emit(event)
+            self.dispatcher.elsewhere.settings = new.failover
+
+        return apply
 
     def _intake(self, new: FrontendSettings) -> Apply:
         was = self.intake.settings
