@@ -78,7 +78,7 @@ class Fleet:
         self._entries[event.spec.id] = entry
         self._groups.forget()
         self._write_spec(event.spec, slot)
-        self._write_exclusion(entry)
+        self.health.moved(entry)
         self.caches.add_worker(slot, event.spec, PRIOR_BYTES_PER_TOKEN)
         self.replicas.joined(entry)
         if self._times is not None:
@@ -90,7 +90,7 @@ class Fleet:
         entry.spec = event.spec
         self._groups.forget()
         self._write_spec(event.spec, entry.slot)
-        self._write_exclusion(entry)
+        self.health.moved(entry)
         if self._times is not None:
             self._times.changed(entry, event.at_ms)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -177,5 +177,8 @@ class HealthMachine(RuleBasedStateMachine):
             assert not worker.health.kept
 
 
-HealthMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+# Each example goes on for half an hour of its time, so that shrinking one would take minutes.
+HealthMachine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 TestHealthMachine = HealthMachine.TestCase

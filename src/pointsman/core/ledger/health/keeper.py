@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.entries import Flight, WorkerEntry
-from pointsman.core.ledger.health import verdicts
 from pointsman.core.ledger.health.blame import Blame
 from pointsman.core.ledger.health.canaries import CanaryDue, canaries_due, why_no_canary
+from pointsman.core.ledger.health.canary_verdicts import of_canary
 from pointsman.core.ledger.health.changes import Changes, HealthChange, HealthCounts
+from pointsman.core.ledger.health.doubts import settle_doubts
 from pointsman.core.ledger.health.facts import Cause
 from pointsman.core.ledger.health.health import Health
-from pointsman.core.ledger.health.quota import kept_in
+from pointsman.core.ledger.health.review import Review
 from pointsman.core.ledger.health.settings import HealthSettings
 from pointsman.core.ledger.health.standing import Position
 from pointsman.core.ledger.health.verdicts import Judge
@@ -53,8 +54,7 @@ class HealthKeeper:
         self._blame = Blame()
         self._crashes: Counter[WorkerId] = Counter()
         """Canaries that a worker died of, in all its lives."""
-        self._reviewed = False
-        """Somebody is left out, paused or kept."""
+        self._review = Review(entries, write)
         self._ticked_ms: float | None = None
 
     def change(self, settings: HealthSettings) -> None:
@@ -66,6 +66,7 @@ class HealthKeeper:
             if switched:
                 crashed = self._crashes[entry.id] >= _CRASHES_TO_STOP
                 entry.health.canary_off = why_no_canary(settings, entry.spec, crashed)
+        self._review.look(settings.most_out, self._now_ms())
 
     # ---- membership
 
@@ -82,12 +83,16 @@ class HealthKeeper:
         self.changes.forget(worker)
         for key in [key for key in self.canaries if key[0] == worker]:
             del self.canaries[key]
-        self._review()
+        self._review.left(worker, self._settings.most_out, self._now_ms())
 
     def moved(self, entry: WorkerEntry) -> None:
         """Something of its health changed: its exclusion, and perhaps who else has to be used."""
         self._write(entry)
-        self._review()
+        self._review.changed(entry, self._settings.most_out, self._now_ms())
+
+    def _now_ms(self) -> float:
+        """Of the last tick; whoever is used all the same is so since about then."""
+        return self._ticked_ms or 0.0
 
     # ---- requests
 
@@ -108,7 +113,7 @@ class HealthKeeper:
             health.trust(Cause.TRIAL, "a request let through to it was answered", at_ms)
             self.moved(entry)
         if self._settings.outliers and flight.request.streamed:
-            self._judge.note_first_token(entry, flight, at_ms)
+            self._judge.comparison.note_first_token(entry, flight, at_ms)
 
     def answered(self, entry: WorkerEntry, flight: Flight, at_ms: float) -> None:
         """A request ended well."""
@@ -184,7 +189,7 @@ class HealthKeeper:
         health.canary_total_ms = event.total_ms
         if event.result is ev.CanaryResult.LOST and self._crashes[event.worker] >= _CRASHES_TO_STOP:
             health.no_canaries(f"{self._crashes[event.worker]} canaries ended with its connection lost", event.at_ms)
-        verdicts.of_canary(self._judge, entry, event, self._entries.values())
+        of_canary(self._judge, entry, event, self._entries.values())
         self.moved(entry)
 
     # ---- time
@@ -200,7 +205,7 @@ class HealthKeeper:
             if health.standing.left_out and self._on_trial(health, at_ms):
                 self.moved(entry)
         if held_up or not self._settings.outliers:
-            verdicts.settle_doubts(self._entries.values(), self._settings, at_ms)
+            settle_doubts(self._entries.values(), self._settings, at_ms)
             return
         for entry in self._judge.look(self._entries.values(), at_ms):
             self.moved(entry)
@@ -222,42 +227,7 @@ class HealthKeeper:
         """Who should get a canary now, the most urgent first."""
         return canaries_due(self._entries.values(), self._table, self._settings, at_ms)
 
-    # ---- who is used all the same
-
-    def _review(self) -> None:
-        """Never more than a share of a model's workers is left out, and one always stays."""
-        entries = self._entries.values()
-        troubled = [e for e in entries if e.health.standing.left_out or e.health.paused or e.health.kept]
-        if not troubled and not self._reviewed:
-            return
-        self._reviewed = bool(troubled)
-        groups: dict[tuple[str, str], list[WorkerId]] = {}
-        for entry in entries:
-            if entry.health.usable_by_probes and entry.draining is None:
-                for model in entry.spec.models:
-                    groups.setdefault((model, entry.spec.role), []).append(entry.id)
-        out = [(e.health.standing.since_out_ms, e.id) for e in troubled if e.health.standing.left_out]
-        kept = kept_in(groups, out, self._settings.most_out)
-        for entry in troubled:
-            self._set_kept(entry, entry.id in kept)
-        self._lift_pauses(groups, {worker for _, worker in out} - kept)
-
-    def _set_kept(self, entry: WorkerEntry, kept: bool) -> None:
-        if entry.health.kept is not kept:
-            entry.health.set_kept(kept, self._ticked_ms or entry.health.standing.since_ms)
-            self._write(entry)
-
-    def _lift_pauses(self, groups: Mapping[tuple[str, str], list[WorkerId]], out: set[WorkerId]) -> None:
-        """Where all that are left asked for a pause, it is not kept: to be refused there costs less than not to ask."""
-        lifted: set[WorkerId] = set()
-        for workers in groups.values():
-            left = [self._entries[worker] for worker in workers if worker not in out]
-            if all(entry.health.paused for entry in left):
-                lifted.update(entry.id for entry in left)
-        for entry in self._entries.values():
-            if entry.health.paused and entry.health.pause_lifted is not (entry.id in lifted):
-                entry.health.pause_lifted = entry.id in lifted
-                self._write(entry)
+    # ---- to show
 
     @property
     def counts(self) -> HealthCounts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from dataclasses import dataclass
 
@@ -76,10 +77,14 @@ class Signs:
         self.late_count += 1
         self._first_tokens.append((at_ms, waited_ms, math.log(max(1.0, waited_ms) / max(1.0, ahead_ms))))
 
-    def first_tokens(self, since_ms: float) -> tuple[list[float], list[float]]:
-        """(ms, log of ms over what was expected) of the last ones since then."""
-        recent = [(waited, score) for at, waited, score in self._first_tokens if at >= since_ms]
-        return [waited for waited, _ in recent], [score for _, score in recent]
+    def waited_ms(self, since_ms: float, enough: int) -> float | None:
+        """Median time to the last first tokens since then; None: they were too few."""
+        recent = [waited for at, waited, _ in self._first_tokens if at >= since_ms]
+        return statistics.median(recent) if len(recent) >= enough else None
+
+    def lateness(self, since_ms: float) -> float:
+        """Median of the logarithms of what they took over what was expected. There has to be one."""
+        return statistics.median(score for at, _, score in self._first_tokens if at >= since_ms)
 
     def forget(self) -> None:
         """Begin anew."""
