@@ -30,9 +30,13 @@ def without_answer_ids(block: bytes) -> bytes:
     return b"null".join((block[: at + 12], block[block.find(b"]", at) + 1 :]))
 
 
-def has_prompt_ids(block: bytes) -> bool:
-    """The prompt's ids are in it."""
-    return _PROMPT_IDS in block
+def without_its_prompt(block: bytes) -> tuple[bytes, bytes | None]:
+    """Without the prompt's ids; and these, as a JSON array. None: they are not in it."""
+    at = block.find(_PROMPT_IDS)
+    if at < 0:
+        return block, None
+    start, end = at + len(_PROMPT_IDS) - 1, block.find(b"]", at) + 1
+    return b"null".join((block[:start], block[end:])), block[start:end]
 
 
 def without_prompt_ids(block: bytes) -> bytes:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
 from pointsman.edge.serving.migration.sse_events import failure_of, split_events
-from pointsman.edge.serving.migration.strip import has_prompt_ids, without_answer_ids, without_ids
+from pointsman.edge.serving.migration.strip import without_answer_ids, without_ids, without_its_prompt
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
 from pointsman.edge.wire.usage import Usage
 
 _GOES_ON = b'"finish_reason":null'
 _END_BYTES = 64
+MAX_EVENT_BYTES = 32 * 2**20
+"""The first event holds the prompt's ids, about 7 bytes a token."""
 
 
 class TrackedStream:
@@ -38,7 +40,7 @@ class TrackedStream:
     )
 
     def __init__(self, transcript: Transcript, on_fault: Callable[[], None], *, hide_usage: bool, strips: bool) -> None:
-        self._scanner = StreamScanner(hide_usage=hide_usage, whole_events=True)
+        self._scanner = StreamScanner(hide_usage=hide_usage, whole_events=True, max_held_bytes=MAX_EVENT_BYTES)
         self._transcript = transcript
         self._on_fault = on_fault
         self._strips = strips
@@ -76,13 +78,15 @@ class TrackedStream:
         # Looked for at the end only, where engines say it: a whole event would cost several times as much.
         if self._scanner.error or (out.rfind(_GOES_ON, -_END_BYTES) < 0 and b'"abort"' in out):
             out = self._until_failure(out)
-        self._transcript.add(out)
-        if not self._strips:
-            return out
         if self._prompt_came:
-            return without_answer_ids(out)
-        self._prompt_came = has_prompt_ids(out)
-        return without_ids(out)
+            self._transcript.add(out)
+            return without_answer_ids(out) if self._strips else out
+        rest, prompt = without_its_prompt(out)
+        if prompt is not None:
+            self._prompt_came = True
+            self._transcript.prompt = prompt
+        self._transcript.add(rest)
+        return without_ids(rest) if self._strips else out
 
     def flush(self) -> bytes:
         """The stream has ended. Half an event is nobody's, unless it is all that is missing."""

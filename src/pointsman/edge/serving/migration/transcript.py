@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from pointsman.edge.serving.migration.said import Said
 from pointsman.edge.serving.migration.sse_events import read_events, read_head
 
@@ -14,12 +16,14 @@ MOST_BYTES = 8 * 2**20
 class Transcript:
     """Of one stream, over all the engines that it came from. `add` costs a list's append."""
 
-    __slots__ = ("_raw", "_raw_bytes", "_said", "too_long")
+    __slots__ = ("_raw", "_raw_bytes", "_said", "prompt", "too_long")
 
     def __init__(self) -> None:
         self._raw: list[bytes] = []
         self._raw_bytes = 0
         self._said = Said()
+        self.prompt: bytes | None = None
+        """Ids of the prompt, as a JSON array: read when an engine fails, since prompts are long."""
         self.too_long = False
         """Nothing is kept any more."""
 
@@ -34,7 +38,10 @@ class Transcript:
     def said(self) -> Said:
         """What they came to."""
         self._read()
-        return self._said
+        said = self._said
+        if said.prompt_ids is None and self.prompt is not None:
+            said.prompt_ids = msgspec.json.decode(self.prompt, type=list[int])
+        return said
 
     def _read(self) -> None:
         said, raw = self._said, self._raw
