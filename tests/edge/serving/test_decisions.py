@@ -236,28 +236,28 @@ async def test_nothing_of_what_was_said_is_kept(fleet: Fleet, tmp_path: Path, ca
     log = DecisionLogSettings(path, 10**7, 1, state=1.0)
     await three(fleet, decision_log=log, route_key=RouteKey.parse("header:x-session"), debug_headers=True)
     headers = [
-        (b"authorization", b"Bearer canary-key"),
-        (b"x-session", b"canary-session"),
-        (b"x-request-id", b"canary-request"),
-        (b"cookie", b"canary=1"),
-        (b"user-agent", b"canary/1"),
+        (b"authorization", b"Bearer kestrel-key"),
+        (b"x-session", b"kestrel-session"),
+        (b"x-request-id", b"kestrel-request"),
+        (b"cookie", b"kestrel=1"),
+        (b"user-agent", b"kestrel/1"),
         (b"x-pointsman-explain", b"1"),
     ]
     body = {
         "model": "m",
         "stream": True,
-        "user": "canary-user",
-        "messages": [{"role": "user", "content": "canary " * 200}],
-        "metadata": {"canary": "canary"},
-        "tools": [{"type": "function", "function": {"name": "canary", "parameters": {}}}],
+        "user": "kestrel-user",
+        "messages": [{"role": "user", "content": "kestrel " * 200}],
+        "metadata": {"kestrel": "kestrel"},
+        "tools": [{"type": "function", "function": {"name": "kestrel", "parameters": {}}}],
     }
 
     async def echo(incoming: Any, responder: Any) -> None:
-        responder.send(400, [*JSON, (b"x-canary", b"canary")], b'{"error": {"message": "canary is not allowed"}}')
+        responder.send(400, [*JSON, (b"x-kestrel", b"kestrel")], b'{"error": {"message": "kestrel is not allowed"}}')
 
     async def break_off(incoming: Any, responder: Any) -> None:
-        responder.start(200, [(b"content-type", b"canary")], length=100)
-        responder.write(b"canary")
+        responder.start(200, [(b"content-type", b"kestrel")], length=100)
+        responder.write(b"kestrel")
         await asyncio.sleep(0)
         responder.abort()
 
@@ -265,11 +265,11 @@ async def test_nothing_of_what_was_said_is_kept(fleet: Fleet, tmp_path: Path, ca
         for engine in fleet.engines:
             engine.answer = answer or engine.answer
         for route in ("/v1/chat/completions", "/v1/completions"):
-            sent = body | ({"prompt": "canary " * 100} if route == "/v1/completions" else {})
+            sent = body | ({"prompt": "kestrel " * 100} if route == "/v1/completions" else {})
             with suppress(UpstreamClosed):
-                await fleet.ask(f"{route}?canary=canary", sent, headers=headers)
+                await fleet.ask(f"{route}?kestrel=kestrel", sent, headers=headers)
     found = await fleet.ask("/v1/decisions?state=1", method="GET", admin=True)
-    one = await fleet.ask("/v1/decisions/canary-request?state=1", method="GET", admin=True)
+    one = await fleet.ask("/v1/decisions/kestrel-request?state=1", method="GET", admin=True)
     metrics = await fleet.ask("/metrics", method="GET", admin=True)
     status = await fleet.ask("/v1/status", method="GET", admin=True)
     await fleet.frontend.close()
@@ -282,7 +282,7 @@ async def test_nothing_of_what_was_said_is_kept(fleet: Fleet, tmp_path: Path, ca
     assert '"state":"' in written
     told_in = [found.body, one.body, metrics.body, status.body, written.encode(), caplog.text.encode()]
     for text in (*told_in, *map(str.encode, states)):
-        assert b"canary" not in text.lower()
+        assert b"kestrel" not in text.lower()
 
 
 async def test_the_log_holds_a_sample_and_what_went_wrong(fleet: Fleet, tmp_path: Path) -> None:

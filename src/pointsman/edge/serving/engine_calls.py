@@ -12,8 +12,8 @@ from pointsman.edge.wire.trust import Trusts
 class EngineCalls:
     """One session for all. Make it inside a running event loop."""
 
-    def __init__(self, trusts: Trusts, timeout_s: float = 10.0) -> None:
-        self._trusts = trusts
+    def __init__(self, trusts: Trusts | None = None, timeout_s: float = 10.0) -> None:
+        self._trusts = trusts or Trusts()
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
