@@ -82,6 +82,19 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     )
 
 
+def test_how_streams_go_on_elsewhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    workers = [
+        worker(migration="token_ids"),
+        worker(id="b/0", migration="token_ids"),
+        worker(id="c/0", migration="replay"),
+    ]
+    document = report(workers=workers)
+    document.requests.migrations_total = 7
+    text = "\n".join(shown(document, monkeypatch, capsys))
+    assert "streams that break off go on elsewhere by token ids (a/0, b/0); by replay (c/0)" in text
+    assert "4 retries, 7 migrations;" in text
+
+
 def test_the_policy_in_force_is_told_where_it_differs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,8 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
         console.print(f"[red]{escape(line)}[/red]")
     for line in _kv_reasons(answer.workers):
         console.print(f"[yellow]{escape(line)}[/yellow]")
+    for line in _movers(answer.workers):
+        console.print(escape(line))
     console.print(_requests(answer.requests))
     if answer.tenants is not None:
         print_tenants(console, answer.tenants)
@@ -161,11 +163,23 @@ def _kv_reasons(workers: list[WorkerStatus]) -> Iterator[str]:
         yield f"KV events {state}: {reason or 'no reason given'} ({', '.join(ids)})"
 
 
+def _movers(workers: list[WorkerStatus]) -> Iterator[str]:
+    """How streams of workers go on elsewhere when they break off."""
+    alike: dict[str, list[str]] = {}
+    for worker in workers:
+        if worker.migration:
+            alike.setdefault(worker.migration, []).append(worker.id)
+    if alike:
+        said = "; ".join(f"by {how.replace('_', ' ')} ({', '.join(ids)})" for how, ids in alike.items())
+        yield f"streams that break off go on elsewhere {said}"
+
+
 def _requests(requests: RequestStatus) -> str:
     ttft = "–" if requests.ttft_mean_ms is None else f"{requests.ttft_mean_ms:.0f} ms"
     return (
         f"requests: {requests.running} running, {requests.waiting} waiting, {requests.finished_total} finished, "
-        f"{requests.failed_total} failed, {requests.cancelled_total} cancelled, {requests.retries_total} retries; "
+        f"{requests.failed_total} failed, {requests.cancelled_total} cancelled, {requests.retries_total} retries"
+        f"{f', {requests.migrations_total} migrations' if requests.migrations_total else ''}; "
         f"mean TTFT {ttft}, cached {_percent(requests.cached_share)}"
     )
 

@@ -139,11 +139,11 @@ class RequestStatus(msgspec.Struct):
     failed_total: int
     cancelled_total: int
     retries_total: int
-    migrations_total: int
-    """Streams that went on at another worker, each time counted."""
     missing_usage_total: int
     ttft_mean_ms: float | None
     cached_share: float | None
+    migrations_total: int = 0
+    """Streams that went on at another worker, each time counted."""
 
 
 class Status(msgspec.Struct):
