@@ -10,7 +10,7 @@ import pytest
 from support.virtual.faults import FAULTS, Fault
 from support.virtual.fleet import fleet_of
 from support.virtual.loop import VirtualLoop, run_virtual
-from support.virtual.scene import Outcome, Phase, Scene, as_json, says
+from support.virtual.scene import DRAIN_GRACE_S, Outcome, Phase, Scene, as_json, says
 
 BACK_S = 90.0
 """Within so long after its fault an engine gets requests again."""
@@ -34,6 +34,7 @@ def test_nothing_is_lost(fault: Fault, phase: Phase, frontends: int) -> None:
     assert outcome.struck, "the fault hit nobody: the scene proves nothing"
     assert outcome.failures == []
     assert left == []
-    assert fault.seen is None or says(outcome, fault.seen), f"status never said why: {as_json(outcome)}"
+    assert says(outcome, fault.seen), f"status never said why: {as_json(outcome)}"
+    assert max(outcome.struck_ended_s) <= fault.ends_within_s + (DRAIN_GRACE_S if phase is Phase.DRAIN else 0.0)
     assert outcome.back_after_s is not None, "the engine is never used again"
     assert outcome.back_after_s <= BACK_S

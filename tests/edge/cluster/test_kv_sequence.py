@@ -131,6 +131,17 @@ def test_asking_after_a_silence_brings_a_lost_last_batch():
     assert (sequence.syncing, sequence.next_seq) == (False, 6)
 
 
+def test_who_does_not_answer_after_a_silence_is_doubted_until_it_answers():
+    sequence = synced(5)
+    ask = asked(sequence.verify())
+    assert sequence.replay_failed(ask.turn, "nobody answered") == [Doubt("nobody answered", unanswered=True)]
+    assert not sequence.syncing, "what is known is used, for what it is worth"
+    ask = asked(sequence.verify())
+    sequence.replayed(ask.turn, 4, payload(4))
+    assert applied(sequence.replayed(ask.turn, 5, payload(5))) == [5]
+    assert sequence.replay_ended(ask.turn) == [Doubt("", unanswered=True)]
+
+
 def test_history_that_is_gone_is_a_loss():
     sequence = synced(5)
     ask = asked(sequence.live(50, payload(50)))

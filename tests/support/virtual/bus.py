@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 LATENCY_S = 0.001
@@ -30,6 +31,7 @@ class MemoryTransport:
     def __init__(self, line: MemoryBusLine, number: int) -> None:
         self.line, self.number = line, number
         self.received: Callable[[list[bytes]], None] | None = None
+        self.coming: deque[list[bytes]] = deque()
         self.silent = False
         """A stopped or dead process neither sends nor hears."""
 
@@ -41,10 +43,12 @@ class MemoryTransport:
             return False
         for other in self.line.transports:
             if other is not self and frozenset((self.number, other.number)) not in self.line.cut:
-                self.line.loop.call_later(LATENCY_S, other.take, list(frames))
+                other.coming.append(list(frames))
+                self.line.loop.call_later(LATENCY_S, other.take_next)
         return True
 
-    def take(self, frames: list[bytes]) -> None:
+    def take_next(self) -> None:
+        frames = self.coming.popleft()
         if self.received is not None and not self.silent:
             self.received(frames)
 

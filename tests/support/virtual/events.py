@@ -65,6 +65,7 @@ class MemorySocket:
         self._descriptor = next(lines.descriptors)
         self._host = HOST.get()
         self._inbox: deque[list[bytes]] = deque()
+        self._coming: deque[list[bytes]] = deque()
         self._bound: str | None = None
         self._wanted: str | None = None
         self._peers: set[MemorySocket] = set()
@@ -160,14 +161,14 @@ class MemorySocket:
         if self._kind == zmq.ROUTER:
             for peer in self._peers:
                 if peer._identity == frames[0]:
-                    self._lines.loop.call_later(LATENCY_S, peer._take, frames[1:])
+                    peer._take_soon(frames[1:])
             return
         if self._kind == zmq.DEALER:
             if not self._peers:
                 self._unsent.append(frames)
             frames = [self._identity, *frames]
         for peer in self._peers:
-            self._lines.loop.call_later(LATENCY_S, peer._take, list(frames))
+            peer._take_soon(list(frames))
 
     @property
     def _identity(self) -> bytes:
@@ -177,6 +178,11 @@ class MemorySocket:
         if not self._inbox or self.closed:
             raise zmq.Again
         return self._inbox.popleft()
+
+    def _take_soon(self, frames: list[bytes]) -> None:
+        """Timers of the same moment ring in any order, messages come in theirs."""
+        self._coming.append(frames)
+        self._lines.loop.call_later(LATENCY_S, lambda: self._take(self._coming.popleft()))
 
     def _take(self, frames: list[bytes]) -> None:
         if self.closed:

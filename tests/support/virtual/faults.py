@@ -22,8 +22,10 @@ class Fault:
     lift: Act
     lasts_s: float
     """From `strike` to `lift`."""
-    seen: re.Pattern[str] | None
-    """What `status` must say of the engine while it lasts, or counts; None: nothing need be seen, nothing is wrong."""
+    seen: re.Pattern[str]
+    """What `status` must say of the engine while it lasts."""
+    ends_within_s: float
+    """After the strike, whatever was there has ended well, although the fault may last."""
     prepare: Act | None = None
     """Before the requests are sent that it is to hit."""
 
@@ -105,18 +107,20 @@ async def _tell_the_truth(fleet: VirtualFleet, engine: VirtualEngine) -> None:
 
 
 async def _lose_events(fleet: VirtualFleet, engine: VirtualEngine) -> None:
+    """Batches are lost, doubled and out of order; then none comes, and none can be asked for."""
     engine.set_faults(events={"drop": 0.5, "duplicate": 0.2, "reorder": 0.2})
+    fleet.loop.call_later(6.0, lambda: engine.set_faults(events={"stop": True}))
 
 
 FAULTS = [
-    Fault("kill -9", _kill, _start, 30.0, re.compile("refused|closed|cannot connect|lost|unreachable")),
-    Fault("SIGSTOP", _stop, _go_on, 120.0, re.compile("not answered|no answer|tokens do not flow|no token")),
-    Fault("connection reset", _reset, nothing, 5.0, re.compile("reset")),
-    Fault("500s", _fail, _work, 40.0, re.compile("500|error"), prepare=_will_break),
-    Fault("slow loris", _drip, _flow, 120.0, re.compile("not answered|no answer|no token|tokens do not flow|slow")),
-    Fault("half-open TCP", _half_open, nothing, 90.0, re.compile("not answered|no token|tokens do not flow|late")),
-    Fault("restart with empty cache", _restart, nothing, 5.0, re.compile("restart|closed|reset|lost")),
-    Fault("event loss", _lose_events, _work, 20.0, re.compile("gap|missing|replay|lost|events")),
-    Fault("metric lies", _lie, _tell_the_truth, 40.0, None),
-    Fault("DNS change", _move, nothing, 30.0, re.compile("refused|closed|cannot connect|lost|unreachable")),
+    Fault("kill -9", _kill, _start, 30.0, re.compile("refused|closed the connection|cannot connect"), 15.0),
+    Fault("SIGSTOP", _stop, _go_on, 120.0, re.compile("not answered within|no token for"), 25.0),
+    Fault("connection reset", _reset, nothing, 5.0, re.compile("reset by peer"), 15.0),
+    Fault("500s", _fail, _work, 40.0, re.compile("answered 500|injected fault|error event"), 15.0, prepare=_will_break),
+    Fault("slow loris", _drip, _flow, 120.0, re.compile("not answered within|no token for"), 25.0),
+    Fault("half-open TCP", _half_open, nothing, 90.0, re.compile("timed out|nothing whole came|no token for"), 45.0),
+    Fault("restart with empty cache", _restart, nothing, 5.0, re.compile("closed the connection"), 15.0),
+    Fault("event loss", _lose_events, _work, 50.0, re.compile("missing|are lost|asked for|replay"), 15.0),
+    Fault("metric lies", _lie, _tell_the_truth, 40.0, re.compile("metrics|load"), 15.0),
+    Fault("DNS change", _move, nothing, 30.0, re.compile("refused|closed the connection|cannot connect"), 15.0),
 ]

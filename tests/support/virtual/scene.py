@@ -14,6 +14,7 @@ from support.virtual.engine import VirtualEngine
 from support.virtual.faults import Fault
 from support.virtual.fleet import VirtualFleet
 
+DRAIN_GRACE_S = 20.0
 BOUND_S = 150.0
 """Within so long after the strike every request has ended."""
 
@@ -121,7 +122,7 @@ class Scene:
         await self.fleet.until(lambda: all(one.answer.tokens >= 10 for one in first))
         if self.phase is Phase.DRAIN:
             for frontend in self.fleet.frontends:
-                frontend.drains.begin(self.victim.name, "the test says so", 20.0)
+                frontend.drains.begin(self.victim.name, "the test says so", DRAIN_GRACE_S)
             await asyncio.sleep(0.3)
 
     def _resume(self) -> None:
@@ -142,7 +143,7 @@ class Scene:
                         self.outcome.said.update(_texts(row))
             if self.outcome.out_after_s is None and not any(usable):
                 self.outcome.out_after_s = self.loop.time() - struck_s
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5 if self.loop.time() - struck_s < 20.0 else 5.0)
 
     def _usable(self, frontend: Any) -> bool:
         return any(

@@ -250,7 +250,7 @@ class KvSequence:
         if self._held or self._let_go or self._unsure:
             self._lose(reason)
             self._curable = self._replay
-        elif self._replay and self.syncing:
+        elif self._replay:
             self._unanswered = self._heard = True
             self._steps.append(Doubt(reason, unanswered=True))
         self._finish()
