@@ -135,6 +135,7 @@ class TestListening:
         assert await serial(port, client) == before
         assert caplog.text.count("the certificates read before stay in force: control-plane.tls: can't use") == 1
         assert frontend.certificates.reloads == {"broken": 1}
+        assert "can't use certificate" in frontend.status().certificate_faults[0]
         pki.listening()
         await frontend.certificates.look()
         assert frontend.certificates.faults == ()

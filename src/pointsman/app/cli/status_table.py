@@ -44,6 +44,8 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     for line in _movers(answer.workers):
         console.print(escape(line))
     console.print(_requests(answer.requests))
+    for fault in answer.certificate_faults:
+        console.print(f"[red]certificates: those read before stay in force: {escape(fault)}[/red]")
     if answer.tenants is not None:
         print_tenants(console, answer.tenants)
     if answer.rollout is not None:

@@ -420,6 +420,7 @@ class Frontend:
         status.rollout, status.shadows = trials.rollout, trials.shadows
         status.replicas = replica_report(self.replication, fleet)
         status.tenants = self.tenancy.report()
+        status.certificate_faults = list(self.certificates.faults)
         status.discovery = self.engines.report()
         return status
 

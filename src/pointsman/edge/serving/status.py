@@ -165,6 +165,8 @@ class Status(msgspec.Struct):
     """Where engines are found; None: asked of an older front end."""
     tenants: TenancyReport | None = None
     """Keys and limits; None: there are none."""
+    certificate_faults: list[str] = []
+    """What is wrong with files of certificates as they are now; what was read before holds."""
     rollout: RolloutReport | None = None
     shadows: list[ShadowReport] = []
 
