@@ -234,9 +234,14 @@ async def test_one_that_can_not_be_watched_costs_only_itself(
     await membership.settled()
     assert sorted(watches.watched) == ["b", "ghost"]
     assert "a: can't be watched" in caplog.text
+    assert [(one.name, one.origin) for one in membership.refused] == [("a", FILE)]
+    assert membership.unwatched("a") is not None
+    await membership.settled()
+    assert caplog.text.count("can't be watched") == 1
     del watches.watched["ghost"]
     await membership.settled()
     assert sorted(watches.watched) == ["a", "b"]
+    assert (membership.refused, membership.unwatched("a")) == ((), None)
     await membership.close()
 
 

@@ -77,6 +77,8 @@ class Membership:
         self._offered: dict[str, tuple[WorkerSource, ...]] = {}
         self._wanted: dict[str, Member] = {}
         self._watched: dict[str, WorkerSource] = {}
+        self._unwatched: dict[str, str] = {}
+        """Engines that are wanted and can't be watched, with the reason."""
         self._refused: tuple[Refused, ...] = ()
         self.refused_total = 0
         self._turn = asyncio.Lock()
@@ -130,7 +132,15 @@ class Membership:
     @property
     def refused(self) -> tuple[Refused, ...]:
         """What is named and not used."""
-        return self._refused
+        unwatched = [(self._wanted[name], reason) for name, reason in self._unwatched.items() if name in self._wanted]
+        return (
+            *self._refused,
+            *(Refused(one.origin, one.source.name, one.source.url, reason) for one, reason in unwatched),
+        )
+
+    def unwatched(self, name: str) -> str | None:
+        """Why an engine that is wanted can't be watched; None: it is, or will be soon."""
+        return self._unwatched.get(name)
 
     def source(self, name: str) -> WorkerSource | None:
         """What is said of an engine; of one that is about to leave, what was said last."""
@@ -148,6 +158,8 @@ class Membership:
 
     async def _reconcile(self) -> None:
         async with self._turn:
+            for name in self._unwatched.keys() - self._wanted.keys():
+                del self._unwatched[name]
             while gone := self._to_go():
                 for name in gone:
                     await self._forget(name)
@@ -186,8 +198,12 @@ class Membership:
             except ConfigError as error:
                 if self._task is None:  # at the start somebody is there to be told
                     raise
-                _log.error("%s: can't be watched: %s", name, error)
+                if self._unwatched.get(name) != str(error):
+                    self._unwatched[name] = str(error)
+                    self.refused_total += 1
+                    _log.error("%s: can't be watched: %s", name, error)
                 return
+            self._unwatched.pop(name, None)
             if member.origin != CONFIGURATION:
                 _log.info("%s: named by %s at %s", name, member.origin, source.url)
         self._watched[name] = source

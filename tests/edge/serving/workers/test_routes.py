@@ -7,6 +7,7 @@ import json
 
 from pointsman.edge.cluster.discovery.discovery import DiscoveryState
 from pointsman.edge.serving.workers.settings import DiscoverySettings
+from pointsman.edge.traces.profile_file import load_profile
 from pointsman.edge.wire.http1_server import IncomingRequest, Responder
 from support.scripted_fleet import SSE, Fleet, delta
 
@@ -74,6 +75,25 @@ async def test_an_engine_comes_and_goes(fleet: Fleet) -> None:
     fleet.at_rest()
     gone = await fleet.ask("/v1/workers/extra", method="DELETE", admin=True)
     assert gone.status == 404
+
+
+async def test_its_profile_is_known_when_it_joins(fleet: Fleet) -> None:
+    await fleet.open()
+    extra = await fleet.engine("extra")
+    await post(fleet, "extra", extra.port, profile="h100/llama-8b")
+    await fleet.until(lambda: usable(fleet) == {"extra"})
+    (worker,) = fleet.frontend.ledger.snapshot().workers
+    assert worker.times is not None
+    assert worker.times.step == load_profile("h100/llama-8b").step
+
+
+async def test_what_can_not_be_watched_is_not_registered(fleet: Fleet) -> None:
+    await fleet.open()
+    status, answer = await post(fleet, "x", 1, url="https://127.0.0.1:1", tls={"ca": "/nowhere.pem"})
+    assert status == 400
+    assert "/nowhere.pem" in answer["error"]["message"]
+    listed = read((await fleet.ask("/v1/workers", method="GET", admin=True)).body)
+    assert (listed["engines"], listed["refused"]) == ([], [])
 
 
 async def test_deleted_at_once_its_requests_go_on(fleet: Fleet) -> None:

@@ -112,6 +112,11 @@ class Registrar:
         self._book.merge(registration, self._now_ms())
         self._register(source)
         await self._membership.settled()
+        trouble = self._membership.unwatched(source.name)
+        if trouble is not None:
+            self._drop(source.name)
+            self._book.merge(self._deletion(source.name), self._now_ms())
+            raise ConfigError(trouble)
         origin = API if member is None else member.origin
         return Posted(source, origin, member is None, await self._tell(WorkersMessage([registration])))
 
@@ -128,8 +133,7 @@ class Registrar:
             raise TakenError(
                 f"{name} is named by the {member.origin}: remove it there, or drain it: POST /v1/workers/{name}/drain"
             )
-        stamp_ms = self._book.next_stamp_ms(name, self._wall_ms())
-        deletion = Registration(name, stamp_ms, self._bus.replica, drain=not now)
+        deletion = self._deletion(name, drain=not now)
         self._book.merge(deletion, self._now_ms())
         self._unregister(deletion)
         await self._membership.settled()
@@ -159,6 +163,10 @@ class Registrar:
         self._book.forget(now_ms, self._wall_ms(), [one.source.name for one in self._membership.members()])
 
     # ---- what is done
+
+    def _deletion(self, name: str, *, drain: bool = False) -> Registration:
+        stamp_ms = self._book.next_stamp_ms(name, self._wall_ms())
+        return Registration(name, stamp_ms, self._bus.replica, drain=drain)
 
     def _taken(self, source: WorkerSource) -> Member | None:
         """The engine itself, if there is one already. Raises TakenError when it is another one."""
