@@ -327,7 +327,9 @@ class Fleet:
         if self._times is not None:
             foreign = self.table.cells[Column.FOREIGN]
             entries = self._entries.values()
-            not_ours: dict[str, int] = {entry.id: int(foreign[entry.slot]) + entry.others.sequences for entry in entries}
+            not_ours: dict[str, int] = {
+                entry.id: int(foreign[entry.slot]) + entry.others.sequences for entry in entries
+            }
             self._times.ticked(entries, not_ours, at_ms)
         self.health.ticked(at_ms)
 
