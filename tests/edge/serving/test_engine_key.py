@@ -49,6 +49,29 @@ async def test_it_never_reaches_a_client(fleet: Fleet, answer, caplog) -> None:
     assert KEY not in caplog.text
     assert KEY not in repr(fleet.frontend.status())
     assert KEY not in (await fleet.ask("/metrics", method="GET", admin=True)).body.decode()
+    assert got.status != 401, "a client would look for the fault in its own key"
     if got.status < 500:
         assert b"*" * len(KEY) in got.body
+    fleet.at_rest()
+
+
+async def test_an_engine_that_refuses_our_key_is_not_the_clients_fault(fleet: Fleet) -> None:
+    """Another one answers; where there is none, the client hears whose key is wrong."""
+    await fleet.engine("a", answer=echoing(401))
+    await fleet.engine("b")
+    sources = [
+        WorkerSource(name=e.name, url=f"http://127.0.0.1:{e.port}", kind="openai", models=("m",), api_key=KEY)
+        for e in fleet.engines
+    ]
+    await fleet.open(sources=tuple(sources))
+    assert {(await fleet.chat()).status for _ in range(2)} == {200}
+    fleet.at_rest()
+
+
+async def test_where_every_engine_refuses_our_key(fleet: Fleet) -> None:
+    await open_with_key(fleet, echoing(401))
+    answer = await fleet.chat()
+    error = json.loads(answer.body)["error"]
+    assert (answer.status, error["code"]) == (502, "engine_key_refused")
+    assert "engine a/0 refuses the key of the front end" in error["message"]
     fleet.at_rest()

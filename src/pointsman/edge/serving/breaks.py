@@ -14,7 +14,9 @@ from pointsman.edge.wire.http1_client import (
 OVERLOADED = frozenset((429, 503, 529))
 """Statuses of an engine that takes nothing now."""
 _FAILED_INSIDE = frozenset((500, 502, 507, 508))
-HELD_BACK = OVERLOADED | _FAILED_INSIDE
+KEY_REFUSED = frozenset((401, 407))
+"""Statuses that are about our own key at the engine, since the client's never gets there: nothing that it can mend."""
+HELD_BACK = OVERLOADED | _FAILED_INSIDE | KEY_REFUSED
 """Statuses that the client does not get while another engine may answer. 504 is none: it may still be computing."""
 
 
@@ -82,7 +84,7 @@ def fault_of_status(status: int) -> Fault | None:
     """The same of an answer by its status."""
     if status in OVERLOADED:
         return Fault.OVERLOADED
-    return Fault.SERVER_ERROR if status >= 500 else None
+    return Fault.SERVER_ERROR if status >= 500 or status in KEY_REFUSED else None
 
 
 _FAULTS: tuple[tuple[type[PointsmanError], Fault], ...] = (

@@ -12,7 +12,7 @@ from pointsman.core.model.plan import Reject
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.serving.answers import REQUEST_ID_HEADER, reasons, send_error
-from pointsman.edge.serving.breaks import fault_of_status
+from pointsman.edge.serving.breaks import KEY_REFUSED, fault_of_status
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.relay import Defect, Relay
@@ -46,7 +46,14 @@ class Endings:
             self._finished(exchange, relay)
 
     def given_up(self, exchange: Exchange, worker: WorkerId, relay: Relay, fault: Fault | None) -> None:
-        """The client gets the answer of an engine that could not, since no other one may answer."""
+        """The client gets the answer of an engine that could not, since no other one may answer.
+
+        But for one that refuses our key: the client would look for the fault in its own.
+        """
+        if relay.status in KEY_REFUSED:
+            message = f"engine {worker} refuses the key of the front end: its api_key_env (or api_key) is to be corrected"
+            self.failed(exchange, 502, message, code="engine_key_refused", fault=fault)
+            return
         relay.deliver()
         exchange.http_status = relay.status
         self._failed(exchange, worker, f"it answered {relay.status}", fault)
