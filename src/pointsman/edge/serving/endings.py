@@ -51,7 +51,9 @@ class Endings:
         But for one that refuses our key: the client would look for the fault in its own.
         """
         if relay.status in KEY_REFUSED:
-            message = f"engine {worker} refuses the key of the front end: its api_key_env (or api_key) is to be corrected"
+            message = (
+                f"engine {worker} refuses the key of the front end: its api_key_env (or api_key) is to be corrected"
+            )
             self.failed(exchange, 502, message, code="engine_key_refused", fault=fault)
             return
         relay.deliver()
