@@ -1,0 +1,74 @@
+"""Front ends find each other in a real etcd, and stay known while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+
+import pytest
+
+from pointsman.edge.cluster.etcd.access import EtcdAccess
+from pointsman.edge.cluster.etcd.client import EtcdClient
+from pointsman.edge.cluster.replicas.etcd_places import EtcdReplicas
+from pointsman.edge.cluster.replicas.settings import EtcdPlaces
+from support.etcd_server import EtcdServer
+from support.waiting import eventually
+
+
+@pytest.fixture
+async def etcd(tmp_path: Path) -> AsyncIterator[EtcdServer]:
+    server = EtcdServer(tmp_path)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+class Replica:
+    def __init__(self, etcd: EtcdServer, name: str, advertise: str, port: int | None = None) -> None:
+        places = EtcdPlaces(EtcdAccess((etcd.url,), timeout_s=0.5), "/pointsman/f/replicas/", advertise)
+        self.replicas = EtcdReplicas(places, name, port, again_s=0.05)
+        self.found: Collection[str] = []
+        self.task = asyncio.create_task(self.replicas.run(self._found))
+
+    def _found(self, places: Collection[str]) -> None:
+        self.found = sorted(places)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def test_found_lost_and_found_again(etcd: EtcdServer) -> None:
+    a, b = Replica(etcd, "a", "tcp://10.0.0.1:8082"), Replica(etcd, "b", "tcp://10.0.0.2:0", port=4711)
+    both = ["tcp://10.0.0.1:8082", "tcp://10.0.0.2:4711"]
+    try:
+        await eventually(lambda: a.found == b.found == both)
+        await etcd.stop()
+        await eventually(lambda: a.replicas.trouble is not None)
+        assert a.found == both
+        await etcd.start()
+        await eventually(lambda: a.replicas.trouble is None and b.replicas.trouble is None)
+        await b.stop()
+        await eventually(lambda: a.found == both[:1])
+        async with EtcdClient(EtcdAccess((etcd.url,))) as client:
+            await client.put(b"/pointsman/f/replicas/x", b"nonsense")
+            await client.put(b"/pointsman/f/replicas/y", b"tcp://10.0.0.3:1")
+        await eventually(lambda: a.found == [*both[:1], "tcp://10.0.0.3:1"])
+    finally:
+        await a.stop()
+        await b.stop()
+
+
+async def test_it_registers_again_in_an_etcd_that_was_made_anew(etcd: EtcdServer) -> None:
+    a = Replica(etcd, "a", "tcp://10.0.0.1:8082")
+    try:
+        await eventually(lambda: a.found == ["tcp://10.0.0.1:8082"])
+        await etcd.wipe()
+        await etcd.start()
+        await eventually(
+            lambda: a.replicas.trouble is not None
+        )  # its lease is lost, as it is told with the next renewal
+        await eventually(lambda: a.replicas.trouble is None and a.found == ["tcp://10.0.0.1:8082"], 15.0)
+    finally:
+        await a.stop()
