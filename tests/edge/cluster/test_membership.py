@@ -49,7 +49,10 @@ class Drains:
         self.now[engine] = reason
 
     def resume(self, engine: str) -> None:
-        self.now.pop(engine, None)
+        self.now.pop(engine)
+
+    def of(self, engine: str) -> str | None:
+        return self.now.get(engine)
 
 
 def source(name: str, port: int = 0, **more: object) -> WorkerSource:

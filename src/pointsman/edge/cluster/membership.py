@@ -45,6 +45,10 @@ class Draining(Protocol):
         """New work for it again."""
         ...
 
+    def of(self, engine: str) -> object | None:
+        """Its drain, if there is one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -213,10 +217,10 @@ class Membership:
     def _drain(self, name: str, reason: str | None) -> None:
         """An engine that comes back under its name is another one: a drain of the former is over."""
         try:
-            if reason is None:
-                self._draining.resume(name)
-            else:
+            if reason is not None:
                 self._draining.begin(name, reason)
+            elif self._draining.of(name) is not None:
+                self._draining.resume(name)
         except PointsmanError as error:
             _log.error("%s: can't be drained or resumed as its record says: %s", name, error)
 

@@ -105,6 +105,9 @@ class Drains:
         self.now.pop(engine, None)
         self._then.pop(engine, None)
 
+    def of(self, engine: str) -> tuple[str, float | None] | None:
+        return self.now.get(engine)
+
     def finish(self, engine: str) -> None:
         self.busy.discard(engine)
         self._then.pop(engine)()  # type: ignore[operator]
