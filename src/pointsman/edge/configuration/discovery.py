@@ -37,8 +37,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     vanish_grace: Annotated[
         Duration,
         Meta(
-            description="How long an engine is kept whose record in etcd vanished without a farewell: its lease is over, "
-            "or etcd was wiped. One that registers again meanwhile never left."
+            description="How long an engine is kept whose record in etcd vanished without a farewell: its lease is "
+            "over, or etcd was wiped. One that registers again meanwhile never left."
         ),
     ] = Duration(30)
     api_key_envs: Annotated[
