@@ -53,9 +53,7 @@ class Etcd(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(min_length=1, description="PEM file with the certificate to show it, where it wants one.")
     ] = None
     key: Annotated[str | None, Meta(min_length=1, description="PEM file with the key of `certificate`.")] = None
-    timeout: Annotated[Duration, Meta(description="For one member to answer before the next is asked.")] = Duration(
-        3
-    )
+    timeout: Annotated[Duration, Meta(description="For one member to answer before the next is asked.")] = Duration(3)
 
     def __post_init__(self) -> None:
         if self.password is not None and self.password_env is not None:

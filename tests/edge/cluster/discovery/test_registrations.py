@@ -17,6 +17,10 @@ from pointsman.edge.cluster.discovery.registrations import (
 RECORD = '{"url": "http://a"}'
 
 
+def silent(name: str) -> bool:
+    return False
+
+
 def names(book: Registrations) -> list[str]:
     return [one.name for one in book.living()]
 
@@ -44,11 +48,13 @@ def test_what_is_not_said_again_in_time() -> None:
     book = Registrations()
     book.merge(Registration("a", 1.0, "x", RECORD, ttl_s=10), 1_000.0)
     book.merge(Registration("b", 1.0, "x", RECORD), 1_000.0)
-    assert book.expired(10_999.0) == []
+    assert book.expired(10_999.0, silent) == []
     book.merge(Registration("a", 2.0, "x", RECORD, ttl_s=10), 10_999.0)
-    assert book.expired(20_998.0) == []
-    assert book.expired(20_999.0) == ["a"]
-    assert book.expired(99_999.0) == []
+    assert book.expired(20_998.0, silent) == []
+    assert book.expired(20_999.0, lambda name: True) == []
+    assert book.expired(30_998.0, silent) == []
+    assert book.expired(30_999.0, silent) == ["a"]
+    assert book.expired(99_999.0, silent) == []
     assert names(book) == ["b"]
     assert book.merge(Registration("a", 3.0, "x", RECORD, ttl_s=10), 99_999.0)
 

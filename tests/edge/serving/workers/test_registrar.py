@@ -134,6 +134,8 @@ class Times:
 class World:
     network: Network = field(default_factory=Network)
     times: Times = field(default_factory=Times)
+    alive: set[str] = field(default_factory=set)
+    """Engines that answer."""
 
     def front_end(self, name: str, bus: object = None, read: RecordReader | None = None) -> FrontEnd:
         watches = Watches()
@@ -145,6 +147,7 @@ class World:
             drains,  # type: ignore[arg-type]
             used,  # type: ignore[arg-type]
             read or RecordReader(environ={"KEY": "secret", "OTHER": "x"}, key_variables=frozenset({"KEY"})),
+            lambda name: name in self.alive,
             lambda: self.times.now_ms,
             lambda: 1e12 + self.times.now_ms,
         )
@@ -275,6 +278,32 @@ async def test_who_does_not_say_it_again_leaves(world: World, alone: FrontEnd) -
     alone.registrar.look()
     assert await alone.names() == ["x"]
     world.times.now_ms = 29_000.0
+    alone.registrar.look()
+    assert await alone.names() == []
+
+
+async def test_who_answers_stays(world: World, alone: FrontEnd, caplog: pytest.LogCaptureFixture) -> None:
+    """The front end that it tells may be what is gone."""
+    world.alive = {"x"}
+    await alone.registrar.post(body(ttl="15s"))
+    for now_ms in (15_000.0, 30_000.0, 45_000.0):
+        world.times.now_ms = now_ms
+        alone.registrar.look()
+    assert await alone.names() == ["x"]
+    assert caplog.text.count("stays while it answers") == 1
+    world.alive = set()
+    world.times.now_ms = 59_999.0
+    alone.registrar.look()
+    assert await alone.names() == ["x"]
+    world.times.now_ms = 60_000.0
+    alone.registrar.look()
+    assert await alone.names() == []
+
+
+async def test_who_said_that_it_goes_does_not_stay(world: World, alone: FrontEnd) -> None:
+    world.alive = {"x"}
+    await alone.registrar.post(body(ttl="15s", draining="SIGTERM"))
+    world.times.now_ms = 15_000.0
     alone.registrar.look()
     assert await alone.names() == []
 

@@ -6,7 +6,7 @@ registration without a record, kept so that no older word brings the engine back
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -27,7 +27,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     record: str | None = None
     """JSON, as it was posted; None: deleted."""
     ttl_s: float | None = None
-    """After that it counts as deleted, unless it was said again."""
+    """After that it counts as deleted, unless it was said again or the engine still answers."""
     drain: bool = False
     """Of a deletion: only once nothing runs there any more."""
 
@@ -113,16 +113,20 @@ class Registrations:
         """For a front end that is new."""
         return list(self._latest.values()), list(self._drains.values())
 
-    def expired(self, now_ms: float) -> list[str]:
-        """Names whose time is over. They are deletions from now on."""
+    def expired(self, now_ms: float, answers: Callable[[str], bool]) -> list[str]:
+        """Names whose time is over and that do not answer. They are deletions from now on.
+
+        One that answers gets its time again: perhaps it is the front end that it tells that is gone.
+        """
         over = []
         for one in list(self._latest.values()):
             if one.record is None or one.ttl_s is None or now_ms - self._heard_ms[one.name] < 1000 * one.ttl_s:
                 continue
-            over.append(one.name)
-            # With the same stamp: another front end that still hears of it is believed when it says so.
-            self._latest[one.name] = msgspec.structs.replace(one, record=None, ttl_s=None)
             self._heard_ms[one.name] = now_ms
+            if not answers(one.name):
+                over.append(one.name)
+                # With the same stamp: another front end that still hears of it is believed when it says so.
+                self._latest[one.name] = msgspec.structs.replace(one, record=None, ttl_s=None)
         return over
 
     def forget(self, now_ms: float, wall_ms: float, engines: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.membership import CONFIGURATION, ETCD, FILE, Membership
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.replicas.bus import Bus
+from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.drains import Drains
 from pointsman.edge.serving.workers.registrar import Registrar
@@ -66,7 +67,7 @@ class Engines:
         self._began_ms = now_ms()
         self._profiles = set(profiles)
         self.membership = Membership(prober, drains)
-        self.registrar = Registrar(self.membership, drains, bus, settings.read, now_ms, wall_ms)
+        self.registrar = Registrar(self.membership, drains, bus, settings.read, self._answers, now_ms, wall_ms)
         self._client = None if settings.etcd is None else EtcdClient(settings.etcd)
         self._places = self._make_places(settings, rng)
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,6 +116,10 @@ class Engines:
         await self.membership.close()
         if self._client is not None:
             await self._client.close()
+
+    def _answers(self, name: str) -> bool:
+        states = (engine.state for engine in self._prober.statuses() if engine.name == name)
+        return next(states, None) in (EngineState.READY, EngineState.NOT_READY)
 
     def look(self) -> None:
         """Every second or so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -55,13 +56,22 @@ class Registrar:
 
     Args:
         read: the source that a record stands for; raises ConfigError.
+        answers: whether an engine of that name answers probes.
         now_ms: only grows.
         wall_ms: the time of day, by which the later of two words is known.
     """
 
     def __init__(
-        self, membership: Membership, drains: Drains, bus: Bus, read: ReadRecord, now_ms: Clock, wall_ms: Clock
+        self,
+        membership: Membership,
+        drains: Drains,
+        bus: Bus,
+        read: ReadRecord,
+        answers: Callable[[str], bool],
+        now_ms: Clock,
+        wall_ms: Clock,
     ) -> None:
+        self._answers = answers
         self._membership = membership
         self._drains = drains
         self._bus = bus
@@ -75,6 +85,8 @@ class Registrar:
         self._leaving: set[str] = set()
         self._undone: set[str] = set()
         """Engines that shall drain and are not known here yet."""
+        self._silent: set[str] = set()
+        """Engines that were not registered again, and answer."""
         self._refused = 0
         self._peers: set[ReplicaId] = set()
         self._number = 0
@@ -154,8 +166,9 @@ class Registrar:
     def look(self) -> None:
         """Every second or so: what has not been said again in time leaves."""
         now_ms = self._now_ms()
-        for name in self._book.expired(now_ms):
-            _log.warning("%s: was not registered again in time, and leaves", name)
+        for name in self._book.expired(now_ms, self._stays):
+            _log.warning("%s: was not registered again in time and does not answer: it leaves", name)
+            self._silent.discard(name)
             self._drop(name)
         for order in self._book.drains():
             if order.name in self._undone:
@@ -163,6 +176,15 @@ class Registrar:
         self._book.forget(now_ms, self._wall_ms(), [one.source.name for one in self._membership.members()])
 
     # ---- what is done
+
+    def _stays(self, name: str) -> bool:
+        """A registration is over, but its engine may live: who told us of it may be what is gone."""
+        source = self._sources.get(name)
+        stays = source is not None and source.draining is None and self._answers(name)
+        if stays and name not in self._silent:
+            self._silent.add(name)
+            _log.warning("%s: was not registered again in time, and stays while it answers", name)
+        return stays
 
     def _deletion(self, name: str, *, drain: bool = False) -> Registration:
         stamp_ms = self._book.next_stamp_ms(name, self._wall_ms())
@@ -184,6 +206,7 @@ class Registrar:
         return None
 
     def _register(self, source: WorkerSource) -> None:
+        self._silent.discard(source.name)
         if source.name in self._leaving:
             self._leaving.discard(source.name)
             self._drains.resume(source.name)
@@ -209,6 +232,7 @@ class Registrar:
 
     def _drop(self, name: str) -> None:
         self._leaving.discard(name)
+        self._silent.discard(name)
         if self._sources.pop(name, None) is not None:
             self._offer()
 
