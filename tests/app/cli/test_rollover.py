@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from pointsman.app.cli import main
@@ -227,3 +228,35 @@ async def test_a_new_front_end_knows_engines_that_registered_themselves(start: S
 def ready_workers(port: int) -> int:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=5) as answer:
         return sum(worker["state"] == "ready" for worker in json.load(answer)["workers"])
+
+
+async def test_a_front_end_that_never_comes_back_keeps_nobody_waiting(
+    start: Start, engine: str, tmp_path: Path
+) -> None:
+    """Its seat is given up after a while, and clients come to the others."""
+    port = free_ports(3)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    file = tmp_path / "c.yaml"
+    file.write_text(f"execution-group: {{nodes: [{{url: '{engine}'}}]}}\ndecision-log: {{path: {logs}/d.jsonl}}\n")
+    ports = ["--port", str(port), "--admin-port", str(port + 1)]
+    front = start("serve", "--config", str(file), *ports, "--processes", "2")
+    for _ in range(2):
+        await line_of(front, "listening on")
+    (child,) = [p for p in front.family() if p.pid != front.process.pid and listens_at(p, port + 1)]
+    logs.rename(tmp_path / "away")
+    logs.write_text("no folder, so the next one can't start")
+    child.kill()
+    await line_of(front, "front end 1 is missing for 5 s: clients go to others")
+    url, body = f"http://127.0.0.1:{port}/v1/completions", {"model": "m", "prompt": "x", "max_tokens": 1}
+    assert await asyncio.gather(*(asyncio.to_thread(post, url, body) for _ in range(16))) == [200] * 16
+    logs.unlink()
+    logs.mkdir()
+    async with asyncio.timeout(60):
+        while not any(listens_at(p, port + 1) for p in front.family()):
+            await asyncio.sleep(0.1)
+    assert front.stop(signal.SIGTERM) == 0
+
+
+def listens_at(process: psutil.Process, port: int) -> bool:
+    return any(c.laddr.port == port for c in process.net_connections() if c.status == psutil.CONN_LISTEN)

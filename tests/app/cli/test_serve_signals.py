@@ -138,6 +138,7 @@ def test_only_a_closed_terminal_makes_hang_up_an_end(monkeypatch: pytest.MonkeyP
 def test_seats_share_the_client_port_and_nothing_else() -> None:
     first = take_seat("127.0.0.1", 0, "127.0.0.1", 0)
     port, admin = first.client[0].getsockname()[1], first.admin[0].getsockname()[1]
+    first.admin[0].listen()
     second = take_seat("127.0.0.1", port, "127.0.0.1", 0)
     with pytest.raises(EngineError, match=rf"can't listen on 127\.0\.0\.1:{admin}: .* choose another --admin-port"):
         take_seat("127.0.0.1", port, "127.0.0.1", admin)

@@ -61,10 +61,9 @@ def serve_in_processes(tree: ConfigTree, count: int, reread: Callable[[], Config
 
         folder = stack.enter_context(bus_folder(None if siblings is None else runtime_folder(os.environ)))
 
-        def serve(tree: ConfigTree, seat: Seat, line: socket.socket, rollout: RolloutOrder | None) -> int:
+        def serve(index: int, tree: ConfigTree, seat: Seat, line: socket.socket, rollout: RolloutOrder | None) -> int:
             signals = Signals()
             member = Membership(line, rollout, count, seat, folder)
-            index = seats.index(seat)
             work = serve_here(tree, signals, lambda: _trees_of(reread(), count)[index], member)
             return run_until_stopped(work, signals)
 

@@ -1,6 +1,7 @@
 """The sockets at which front ends of `serve --processes` listen.
 
 They are the supervisor's: a front end that is replaced or dies takes none of the connections with it that wait there.
+The first front end of a seat begins to listen at them: until it does, clients are refused instead of kept waiting.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from dataclasses import dataclass
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.wire.listening import listen_error
-
-BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +30,16 @@ class Seat:
 
 
 def take_seat(host: str, port: int, admin_host: str, admin_port: int) -> Seat:
-    """Listen at both ports, the client port shared with other seats. Raises EngineError that names the port."""
-    client = _listen(host, port, "--port", shared=True)
+    """Take both ports, the client port shared with other seats. Raises EngineError that names the port."""
+    client = _take(host, port, "--port", shared=True)
     try:
-        return Seat(client, _listen(admin_host, admin_port, "--admin-port", shared=False))
+        return Seat(client, _take(admin_host, admin_port, "--admin-port", shared=False))
     except EngineError:
         Seat(client, ()).close()
         raise
 
 
-def _listen(host: str, port: int, flag: str, *, shared: bool) -> tuple[socket.socket, ...]:
+def _take(host: str, port: int, flag: str, *, shared: bool) -> tuple[socket.socket, ...]:
     taken: list[socket.socket] = []
     try:
         for family, address in _addresses(host, port):
@@ -67,7 +66,6 @@ def _bound(family: socket.AddressFamily, address: tuple[object, ...], *, shared:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
-        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:
         sock.close()

@@ -21,7 +21,7 @@ import msgspec
 
 from pointsman.app.cli.child import in_child
 from pointsman.app.cli.main import EXIT_ERROR
-from pointsman.app.cli.seats import Seat
+from pointsman.app.cli.seats import Seat, take_seat
 from pointsman.app.cli.siblings import SiblingsFile
 from pointsman.app.cli.signals import Signals
 from pointsman.app.cli.switchboard import Switchboard
@@ -38,13 +38,15 @@ MOST_PAUSE_S = 30.0
 LIVED_S = 10.0
 """One that ran so long starts again without a pause."""
 POLL_S = 0.05
+PARKED_AFTER_S = 5.0
+"""Without a front end: clients that wait at its seat are sent away then, and others come to other seats."""
 REPLACE_LIMIT_S = 60.0
 """For a new front end to listen."""
 STOP = (signal.SIGINT, signal.SIGTERM)
 ALL = (*STOP, signal.SIGHUP)
 
-Serve = Callable[[ConfigTree, Seat, socket.socket, RolloutOrder | None], int]
-"""What a child does: its configuration, where it listens, its line to the supervisor, the rollout in force."""
+Serve = Callable[[int, ConfigTree, Seat, socket.socket, RolloutOrder | None], int]
+"""What a child does: number of its seat, configuration, where it listens, its line, the rollout in force."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class Supervisor:
         self._number = 0
         self._due = dict.fromkeys(range(len(seats)), 0.0)
         """When a seat without a front end gets one."""
+        self._heard_s: dict[int, float] = {}
+        """When a front end last listened at a seat whose sockets accept connections."""
         self._short_lives: Counter[int] = Counter()
         """Front ends of a seat in a row that ended soon."""
         self._left: list[int] = []
@@ -110,6 +114,8 @@ class Supervisor:
             self._stop_all()
         finally:
             self._board.close()
+            for seat in self._seats:
+                seat.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self._status
@@ -131,7 +137,30 @@ class Supervisor:
         self._reap()
         self._hear()
         self._replace_next()
+        self._park()
         self._write_siblings()
+
+    def _park(self) -> None:
+        """Give up the sockets of seats that nobody accepts at; the next front end there begins to listen anew."""
+        now_s = time.monotonic()
+        for child in self._children.values():
+            if child.number in self._board.admin_urls:
+                self._heard_s[child.seat] = now_s
+        taken = {child.seat for child in self._children.values()}
+        for seat, heard_s in tuple(self._heard_s.items()):
+            if seat in taken or now_s < heard_s + PARKED_AFTER_S:
+                continue
+            plane = self._trees[seat].control_plane
+            self._seats[seat].close()
+            try:
+                self._seats[seat] = take_seat(plane.listen_host, plane.listen_port, plane.admin_host, plane.admin_port)
+            except PointsmanError as error:
+                _log.error("front end %d can't be started again: %s", seat + 1, error)
+                self._due[seat] = now_s + MOST_PAUSE_S
+                self._heard_s[seat] = now_s
+                continue
+            del self._heard_s[seat]
+            _log.warning("front end %d is missing for %.0f s: clients go to others", seat + 1, PARKED_AFTER_S)
 
     # ---- replacing one by one
 
@@ -225,7 +254,7 @@ class Supervisor:
             if other != seat:
                 sockets.close()
         with line:
-            return self._serve(tree, self._seats[seat], line, rollout)
+            return self._serve(seat, tree, self._seats[seat], line, rollout)
 
     def _reap(self) -> None:
         for pid, child in list(self._children.items()):
