@@ -49,7 +49,7 @@ CASES: Mapping[str, tuple[int, float | None]] = {
 """Front ends, and until the others know what one did."""
 POLICIES = ("prefix", "kv", "cost")
 BURST_POLICIES = ("least_loaded", "power_of_two", *POLICIES)
-KV_TOKENS = 120_000
+KV_TOKENS = 60_000
 """Of each engine: caches that are too small for all, so that what is where matters."""
 Results = dict[str, Any]
 
@@ -76,20 +76,20 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def turns(seed: int) -> Trace:
     """Conversations that grow, a system prompt shared by many."""
     think = Lognormal(12_000, 0.9, 1_000, 100_000)
-    return chat(Chat(Poisson(4.0), sessions=700, think_ms=think), np.random.default_rng(seed))
+    return chat(Chat(Poisson(4.0), sessions=300, think_ms=think), np.random.default_rng(seed))
 
 
 def shared(seed: int) -> Trace:
     """Long system prompts of unequal popularity."""
     settings = SharedPrefix(
         Poisson(15.0),
-        groups=150,
+        groups=100,
         system_tokens=Fixed(4_000),
         question_tokens=Fixed(600),
         output_tokens=Fixed(200),
         order=Order.DRAWN,
         zipf=0.8,
-        requests=3_000,
+        requests=1_500,
     )
     return shared_prefix(settings, np.random.default_rng(seed))
 

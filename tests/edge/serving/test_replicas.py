@@ -63,7 +63,7 @@ async def test_load_prompts_status_and_goodbye(fleet: Fleet) -> None:
         assert (other.replica, other.requests, other.complete) == (one.bus.replica, 1, True)
         metrics = await page(fleet, two, "/metrics")
         assert 'pointsman_replicas{state="complete"} 1.0' in metrics
-        assert 'pointsman_worker_others{worker="a/0"} 1.0' in metrics
+        assert 'pointsman_worker_other_requests{worker="a/0"} 1.0' in metrics
         assert "pointsman_replica_messages_total" in metrics
         asking.cancel()
         await fleet.until(lambda: others(two) == [0])

@@ -166,7 +166,7 @@ REPLICA_REFUSED = Metric("pointsman_replica_connections_refused", "Connections b
 REPLICA_NOT_TOLD = Metric(
     "pointsman_replica_prompts_not_told", "Prompts that other front ends were not told of, as too many waited."
 )
-WORKER_OTHERS = Metric("pointsman_worker_others", "Requests of other front ends at the worker, as they told.")
+WORKER_OTHERS = Metric("pointsman_worker_other_requests", "Requests of other front ends at the worker, as they told.")
 
 KEY_FAULTS = Metric(
     "pointsman_key_faults", "Requests refused for their API key, by reason: missing, malformed, unknown, expired."

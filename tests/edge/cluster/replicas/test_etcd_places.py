@@ -66,9 +66,8 @@ async def test_it_registers_again_in_an_etcd_that_was_made_anew(etcd: EtcdServer
         await eventually(lambda: a.found == ["tcp://10.0.0.1:8082"])
         await etcd.wipe()
         await etcd.start()
-        await eventually(
-            lambda: a.replicas.trouble is not None
-        )  # its lease is lost, as it is told with the next renewal
+        # Its lease is lost, as it hears with the next renewal.
+        await eventually(lambda: a.replicas.trouble is not None)
         await eventually(lambda: a.replicas.trouble is None and a.found == ["tcp://10.0.0.1:8082"], 15.0)
     finally:
         await a.stop()
