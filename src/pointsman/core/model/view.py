@@ -66,7 +66,8 @@ class Column(enum.IntEnum):
 
     EXCLUSION = 0
     RUNNING = 1
-    """Sequences of ours in flight there: engines count a request for n answers as n, too."""
+    """Sequences of ours in flight there, of all front ends of the fleet: engines count a request for n answers as n,
+    too. So it is with all that is said to be ours."""
     FOREIGN = 2
     """Sequences there that are not ours, from the engine's own metrics."""
     PREFILL_TOKENS = 3
