@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 import psutil
 import pytest
 
+from pointsman.core.ledger.health.settings import HealthSettings
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.sim.faults import Faults
 from pointsman.edge.engines.sim.server import SimServer
@@ -25,6 +26,8 @@ from pointsman.edge.serving.settings import FrontendSettings
 REQUESTS = 10_000
 CLIENTS = 48
 WARM_UP = 2_000
+FORGIVING = HealthSettings(outliers=False, canary=False, failures=1_000_000, failure_share=2.0)
+"""Engines are left out for nothing but that they are down, so that all of them get their faults."""
 
 pytestmark = pytest.mark.soak
 
@@ -120,7 +123,9 @@ async def test_ten_thousand_requests_leave_nothing_behind() -> None:
             stack.push_async_callback(sim.close)
         sources = tuple(WorkerSource(name=f"e{i}", url=sim.url, kind="vllm") for i, sim in enumerate(sims))
         frontend = Frontend(
-            FrontendSettings(sources=sources, port=0, admin_port=0, heartbeat_s=0.25, policy="prefix", seed=3)
+            FrontendSettings(
+                sources=sources, port=0, admin_port=0, heartbeat_s=0.25, policy="prefix", seed=3, health=FORGIVING
+            )
         )
         await frontend.start()
         stack.push_async_callback(frontend.close)
