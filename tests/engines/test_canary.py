@@ -1,0 +1,89 @@
+"""Canaries of real engines: they pass, nothing of them is cached, and they find a frozen engine that answers probes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pointsman.core.ledger.events import CanaryResult
+from pointsman.edge.cluster.canary import CanaryTarget, send_canary
+from pointsman.edge.engines.detect import detect
+from pointsman.edge.engines.http import EngineHttp
+
+pytestmark = pytest.mark.engines
+
+
+def now_ms() -> float:
+    return 1000.0 * asyncio.get_running_loop().time()
+
+
+async def target_of(http: EngineHttp) -> CanaryTarget:
+    _, facts = await detect(http)
+    target = CanaryTarget.of(http, facts, facts.models, 0)
+    assert target is not None
+    return target
+
+
+async def test_it_passes(http) -> None:
+    target = await target_of(http)
+    outcomes = [await send_canary(target, 60.0, now_ms) for _ in range(2)]
+    assert [outcome.result for outcome in outcomes] == [CanaryResult.PASSED] * 2, outcomes
+
+
+async def test_chat_does_as_well(http) -> None:
+    target = await target_of(http)
+    target.path = "/v1/chat/completions"
+    outcome = await send_canary(target, 60.0, now_ms)
+    assert outcome.result is CanaryResult.PASSED, outcome
+
+
+async def test_nothing_of_it_is_cached(vllm, session) -> None:
+    http = EngineHttp(session, vllm.url, api_key=vllm.key, timeout_s=30.0)
+    adapter, facts = await detect(http)
+    target = CanaryTarget.of(http, facts, facts.models, 0)
+    assert target is not None
+    before = (await adapter.read_load(http))[0].cached_tokens_total
+    for _ in range(3):
+        await send_canary(target, 60.0, now_ms)
+    after = (await adapter.read_load(http))[0].cached_tokens_total
+    assert before == after
+
+
+@contextlib.contextmanager
+def frozen(leader: int) -> Iterator[None]:
+    """All of a group of processes but its first one, which answers HTTP."""
+    others = [pid for pid in _group(leader) if pid != leader]
+    assert others
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _group(leader: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(int(folder.name)) == os.getpgid(leader):
+                found.append(int(folder.name))
+    return found
+
+
+async def test_a_frozen_engine_whose_server_answers_is_late(vllm, session) -> None:
+    http = EngineHttp(session, vllm.url, api_key=vllm.key, timeout_s=30.0)
+    target = await target_of(http)
+    with frozen(vllm.process.pid):
+        assert (await http.get("/health")).status == 200
+        outcome = await send_canary(target, 3.0, now_ms)
+        assert outcome.result is CanaryResult.LATE, outcome
+    outcome = await send_canary(target, 60.0, now_ms)
+    assert outcome.result is CanaryResult.PASSED, outcome
