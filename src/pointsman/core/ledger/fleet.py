@@ -26,7 +26,7 @@ from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import NO_OUTLOOK, Outlook
-from pointsman.core.model.replica import NO_SHARE, WorkerShare
+from pointsman.core.model.replica import NO_SHARE, PromptTold, WorkerShare
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
@@ -155,6 +155,12 @@ class Fleet:
         """Why each worker gets no requests."""
         excluded = self.table.cells[Column.EXCLUSION]
         return {worker: Exclusion(int(excluded[entry.slot])) for worker, entry in self._entries.items()}
+
+    def newest_text(self, most_keys: int) -> list[PromptTold]:
+        """What was sent to each worker, as if it were one prompt each, for who knows nothing of it."""
+        each = most_keys // max(1, len(self._entries))
+        found = ((entry, self.caches.newest_text(entry.slot, each)) for entry in self._entries.values())
+        return [PromptTold(entry.id, "", keys) for entry, keys in found if keys]
 
     def serves(self, model: str) -> bool:
         """True if any worker serves the model."""
@@ -300,7 +306,7 @@ class Fleet:
         entry.foreign_before = foreign
         cells[Column.QUEUED, slot] = max(0, event.waiting)
         entry.kv_use = event.kv_use
-        entry.metrics_ms = event.at_ms
+        entry.metrics_ms = entry.health.load_read_ms = event.at_ms
         if event.generated_tokens is not None:
             entry.health.generated(event.generated_tokens, event.at_ms)
         if event.resident_adapters is not None:

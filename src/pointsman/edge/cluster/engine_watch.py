@@ -219,7 +219,7 @@ class EngineWatch:
             self._set_state(EngineState.READY if health.ready else EngineState.NOT_READY, health.reason)
         elif health.asked:
             self._failures += 1
-            if self._failures >= FAILED_PROBES_TO_LOSE:
+            if self._failures >= FAILED_PROBES_TO_LOSE and readings is None:
                 self._was_lost = True
                 self._set_state(EngineState.LOST, health.reason)
 

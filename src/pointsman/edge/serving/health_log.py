@@ -1,4 +1,4 @@
-"""HealthLog: a line for each change of a worker's health, with its reason. Ranks of an engine that change alike share it."""
+"""HealthLog: a line for each change of a worker's health, with its reason. Ranks that change alike share one."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class HealthLog:
     def _pause_is_news(self, change: HealthChange) -> bool:
         if change.at_ms < self._say_pause_ms.get(change.worker, change.at_ms):
             return False
+        self._say_pause_ms = {who: at_ms for who, at_ms in self._say_pause_ms.items() if at_ms > change.at_ms}
         self._say_pause_ms[change.worker] = change.at_ms + PAUSE_SAID_EVERY_MS
         return True
 

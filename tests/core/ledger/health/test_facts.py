@@ -28,6 +28,25 @@ def test_a_slow_probe_while_tokens_flow_is_nothing(scene_of) -> None:
     assert (scene.exclusion("a"), scene.facts("a")) == (Exclusion.NONE, "yes yes yes")
 
 
+def test_a_slow_probe_of_one_that_tells_its_load_is_nothing_either(scene_of) -> None:
+    scene = scene_of("a", "b", canary=False)
+    scene.engines["a"].answers = False
+    for _ in range(12):
+        scene.ledger.apply(ev.MetricsRead("a/0", scene.now_ms, 0, 0))
+        scene.wait(5)
+        assert scene.exclusion("a") is Exclusion.NONE
+    scene.wait(15)
+    assert (scene.exclusion("a"), scene.health("a").live.state) == (Exclusion.UNREACHABLE, "unknown")
+
+
+def test_nobody_listening_outweighs_a_load_read_before(scene_of) -> None:
+    scene = scene_of("a", "b", canary=False)
+    scene.ledger.apply(ev.MetricsRead("a/0", scene.now_ms, 0, 0))
+    for _ in range(2):
+        scene.ledger.apply(ev.HealthRead("a/0", scene.now_ms + 1, False, False, "connection refused", refused=True))
+    assert scene.exclusion("a") is Exclusion.UNREACHABLE
+
+
 def test_a_model_that_loads_for_ten_minutes_is_not_ready_and_not_dead(scene_of) -> None:
     scene = scene_of("a", "b")
     for _ in range(60):

@@ -48,6 +48,7 @@ class Health:
         "kept",
         "last_token_ms",
         "live",
+        "load_read_ms",
         "pause_lifted",
         "paused_until_ms",
         "probe_reason",
@@ -88,6 +89,8 @@ class Health:
         """By its own count."""
         self.generated_ms = _NEVER_MS
         """When that went up last by more than canaries account for."""
+        self.load_read_ms = _NEVER_MS
+        """When it told its load last."""
         self.paused_until_ms = _NEVER_MS
         self._pause_ms = 0.0
         self.pause_lifted = False
@@ -176,8 +179,10 @@ class Health:
             self._set(FactName.READY, Known.YES if ready else Known.NO, Cause.PROBE, reason, at_ms)
             return
         self.failed_probes += 1
-        tokens_flow = at_ms - self.last_token_ms < 2.0 * self.settings.heartbeat_ms
-        if was_known and (self.failed_probes < FAILED_PROBES_TO_LOSE or tokens_flow):
+        lately_ms = at_ms - 2.0 * self.settings.heartbeat_ms
+        # Late is not refused: whoever tells its load, or generates, is there.
+        lives = self.last_token_ms > lately_ms or (self.load_read_ms > lately_ms and not refused)
+        if was_known and (self.failed_probes < FAILED_PROBES_TO_LOSE or lives):
             return
         self._lost(Known.NO if refused else Known.UNKNOWN, Cause.PROBE, reason, at_ms)
 

@@ -26,6 +26,8 @@ _COUNTED = frozenset({Fault.LOST, Fault.SERVER_ERROR, Fault.ERROR_EVENT, Fault.M
 """Faults that open the breaker. A late connection is a doubt, and being overloaded is no fault."""
 _CRASHES_TO_STOP = 2
 """Canaries of which a worker died until it gets no more."""
+_MOST_CRASHES = 1_000
+"""Workers of which they are counted."""
 _TICKS_APART_MS = 3_000.0
 """When ticks are further apart the front end itself was held up, and looks at nobody."""
 _CANARY_MISSED = 3.0
@@ -177,10 +179,11 @@ class HealthKeeper:
 
     def canary_read(self, event: ev.CanaryRead) -> None:
         """A canary came back, or did not. Of one that was sent to a process before this one nothing follows."""
-        self.canaries[event.worker, event.result] += 1
         if event.result is ev.CanaryResult.LOST:
-            self._crashes[event.worker] += 1
+            self._count_crash(event.worker)
         entry = self._entries.get(event.worker)
+        if entry is not None:
+            self.canaries[event.worker, event.result] += 1
         if entry is None or entry.health.canary_sent_ms != event.sent_ms:
             return
         health = entry.health
@@ -191,6 +194,12 @@ class HealthKeeper:
             health.no_canaries(f"{self._crashes[event.worker]} canaries ended with its connection lost", event.at_ms)
         of_canary(self._judge, entry, event, self._entries.values())
         self.moved(entry)
+
+    def _count_crash(self, worker: WorkerId) -> None:
+        """In all the worker's lives, so it is kept of those that are gone, too; of the last ones only."""
+        self._crashes[worker] += 1
+        if len(self._crashes) > _MOST_CRASHES:
+            del self._crashes[next(iter(self._crashes))]
 
     # ---- time
 
