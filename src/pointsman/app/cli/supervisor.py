@@ -92,7 +92,8 @@ class Supervisor:
         self._due = dict.fromkeys(range(len(seats)), 0.0)
         """When a seat without a front end gets one."""
         self._heard_s: dict[int, float] = {}
-        """When a front end last listened at a seat whose sockets accept connections."""
+        """When a front end last listened at a seat, or was started there; its sockets may accept connections since."""
+        self._parked: set[int] = set()
         self._short_lives: Counter[int] = Counter()
         """Front ends of a seat in a row that ended soon."""
         self._left: list[int] = []
@@ -146,6 +147,7 @@ class Supervisor:
         for child in self._children.values():
             if child.number in self._board.admin_urls:
                 self._heard_s[child.seat] = now_s
+                self._parked.discard(child.seat)
         taken = {child.seat for child in self._children.values()}
         for seat, heard_s in tuple(self._heard_s.items()):
             if seat in taken or now_s < heard_s + PARKED_AFTER_S:
@@ -160,7 +162,9 @@ class Supervisor:
                 self._heard_s[seat] = now_s
                 continue
             del self._heard_s[seat]
-            _log.warning("front end %d is missing for %.0f s: clients go to others", seat + 1, PARKED_AFTER_S)
+            if seat not in self._parked:
+                self._parked.add(seat)
+                _log.warning("front end %d is missing for %.0f s: clients go to others", seat + 1, PARKED_AFTER_S)
 
     # ---- replacing one by one
 
@@ -245,6 +249,7 @@ class Supervisor:
             in_child(lambda: self._in_seat(seat, tree, line, orders.rollout), parent, ALL)
         line.close()
         self._children[pid] = _Child(self._number, seat, time.monotonic(), new=new)
+        self._heard_s.setdefault(seat, time.monotonic())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
 
     def _in_seat(self, seat: int, tree: ConfigTree, line: socket.socket, rollout: RolloutOrder | None) -> int:
