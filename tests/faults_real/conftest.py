@@ -88,6 +88,7 @@ class Site:
     engines: list[Engine] = field(default_factory=list)
     url: str = ""
     admin_url: str = ""
+    processes: int = 1
     front_end: Running | None = None
     config: Path = Path()
     _running: list[Running] = field(default_factory=list)
@@ -115,15 +116,16 @@ class Site:
 
     async def serve(self, processes: int = 1, *, urls: list[str] | None = None, **sections: Any) -> None:
         """Start the front end before all engines, at `urls` where they are not to be called directly."""
-        nodes = [{"url": url} for url in urls or [engine.url for engine in self.engines]]
+        nodes = [{"url": url} for url in ([engine.url for engine in self.engines] if urls is None else urls)]
         self.write_config(nodes, **sections)
         port, admin_port = self.port(), self.port()
         self._ports += processes
         arguments = ["--config", str(self.config), "--port", str(port), "--admin-port", str(admin_port)]
         arguments += ["--processes", str(processes)] if processes > 1 else []
         self.front_end = self.run("serve", *arguments)
+        self.processes = processes
         self.url, self.admin_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
-        await self.until(lambda: self.usable() == len(nodes) * processes)
+        await self.until(lambda: len(self.quick_statuses()) == processes and self.usable() >= len(nodes) * processes)
 
     def write_config(self, nodes: list[dict[str, Any]], **sections: Any) -> None:
         """The front end's file; `sections` are laid over the usual ones."""
@@ -151,16 +153,15 @@ class Site:
     def quick_statuses(self) -> list[dict[str, Any]]:
         """The same from the admin ports, for waiting."""
         found = []
-        for port in self._admin_ports():
+        for port in self.admin_ports():
             with suppress(OSError, ValueError):
                 found.append(_call("GET", f"http://127.0.0.1:{port}/v1/status"))
         return found
 
-    def _admin_ports(self) -> list[int]:
+    def admin_ports(self) -> list[int]:
+        """One a front end."""
         first = int(self.admin_url.rpartition(":")[2])
-        arguments = self.front_end.process.args if self.front_end else []
-        count = int(arguments[arguments.index("--processes") + 1]) if "--processes" in arguments else 1
-        return list(range(first, first + count))
+        return list(range(first, first + self.processes))
 
     def usable(self) -> int:
         return sum(worker["state"] == "ready" for status in self.quick_statuses() for worker in status["workers"])

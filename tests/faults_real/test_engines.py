@@ -70,7 +70,7 @@ async def test_kill_9_during_drain(site: Site, call: Any) -> None:
     asked = await begun(site)
     at(asked, 0, site)
     name = f"127.0.0.1:{site.engines[0].port}"
-    for admin in site._admin_ports():
+    for admin in site.admin_ports():
         call("POST", f"http://127.0.0.1:{admin}/v1/workers/{name}/drain")
     more = [site.ask() for _ in range(3)]
     await site.until(lambda: all(one.pieces for one in more))
