@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pointsman.core.ledger.runs import leading_masks, leading_runs
 
@@ -106,6 +107,11 @@ class ApproxIndex:
         """Number of blocks thought to be there."""
         held = self._held.get(slot)
         return len(held.last_ms) if held else 0
+
+    def newest(self, slot: int, most: int) -> list[int]:
+        """Blocks thought to be there, the one that was used last first. Recorded elsewhere they keep their order."""
+        held = self._held.get(slot)
+        return list(islice(reversed(held.last_ms), most)) if held else []
 
     def capacity(self, slot: int) -> int:
         """Number of blocks that there is room for, at least one."""

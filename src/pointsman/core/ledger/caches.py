@@ -263,6 +263,10 @@ class Caches:
         """Text blocks thought to be there."""
         return self._text.blocks_held(slot)
 
+    def newest_text(self, slot: int, most: int) -> list[int]:
+        """Text blocks thought to be there, the one that was used last first; none where its own word counts."""
+        return [] if self.is_exact(slot) else self._text.newest(slot, most)
+
     def exact_blocks_held(self, slot: int) -> dict[str, int]:
         """Blocks that the worker says it holds, by medium."""
         seat = self._seat[slot]

@@ -145,6 +145,10 @@ class Ledger:
         """What our requests have everywhere, for who knows nothing of it."""
         return ReplicaNews(self._fleet.own_shares_everywhere(at_ms), whole=True)
 
+    def sent_before(self, most_keys: int) -> ReplicaNews:
+        """Text blocks that were sent where nobody announces any, for a front end that is new; the newest ones."""
+        return ReplicaNews(prompts=self._fleet.newest_text(most_keys))
+
     @property
     def prompts_not_told(self) -> int:
         """Prompts of which others were not told, since too much waited to be told."""

@@ -12,6 +12,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.edge.cluster.replicas.bus import Bus, NoBus, ReplicaId
 from pointsman.edge.cluster.replicas.etcd_places import EtcdReplicas
 from pointsman.edge.cluster.replicas.ledger_sync import LedgerSync
+from pointsman.edge.cluster.replicas.prefix_loans import PrefixLoans
 from pointsman.edge.cluster.replicas.replica_bus import ReplicaBus, Transport
 from pointsman.edge.cluster.replicas.settings import ReplicaSettings
 from pointsman.edge.cluster.replicas.sibling_folder import SiblingFolder
@@ -62,6 +63,7 @@ class Replication:
             name = settings.listen or f"{socket.gethostname()}/{os.getpid()}"
             self.bus = self._replicas = ReplicaBus(transport, now_ms, name=name, timing=settings.timing)
             self._sync = LedgerSync(ledger, self.bus, now_ms)
+            self._loans = PrefixLoans(ledger, self.bus, now_ms, self._complete)
 
     def _sockets(self) -> ZmqTransport:
         settings = self._settings
@@ -75,6 +77,7 @@ class Replication:
         if self._replicas is None:
             return
         await self._replicas.start()
+        self._tasks.append(asyncio.create_task(self._loans.run(), name="prefixes of other replicas"))
         if self._siblings is not None:
             work = self._siblings.run(lambda places: self._follow("folder", places))
             self._tasks.append(asyncio.create_task(work, name="siblings"))
@@ -91,6 +94,9 @@ class Replication:
         self._tasks.clear()
         if self._replicas is not None:
             await self._replicas.close()
+
+    def _complete(self) -> list[ReplicaId]:
+        return [] if self._replicas is None else [p.replica for p in self._replicas.peers if not p.wants_whole]
 
     def _port(self) -> int | None:
         """That was taken where any would do."""
