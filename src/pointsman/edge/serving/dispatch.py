@@ -111,8 +111,9 @@ class Dispatcher:
         """Every request there that can goes on elsewhere, and the worker sees its client leave. Returns how many do."""
         moved = 0
         for exchange in self._at(worker):
-            if self.elsewhere.can_move(exchange, worker):
-                self._interrupt(exchange, reason, None, goes_on=True)
+            relay = exchange.relay
+            if relay is not None and not relay.done.done() and self.elsewhere.can_move(exchange, worker):
+                relay.interrupt(reason, goes_on=True)
                 moved += 1
         return moved
 
@@ -120,16 +121,14 @@ class Dispatcher:
         """Every request there ends with an error that says why. Returns how many do."""
         found = self._at(worker)
         for exchange in found:
-            exchange.cut = reason
-            self._interrupt(exchange, reason, None, goes_on=False)
+            self._cut(exchange, reason)
         return len(found)
 
     def cut_all(self, reason: str) -> int:
         """The same of all requests, those that wait for a worker included."""
         found = list(self._running.values())
         for exchange in found:
-            exchange.cut = reason
-            self._interrupt(exchange, reason, None, goes_on=False)
+            self._cut(exchange, reason)
         return len(found)
 
     def look(self) -> None:
@@ -145,9 +144,12 @@ class Dispatcher:
     def _at(self, worker: WorkerId) -> list[Exchange]:
         return [exchange for exchange in self._running.values() if exchange.worker == worker]
 
-    def _interrupt(self, exchange: Exchange, reason: str, fault: Fault | None, *, goes_on: bool) -> None:
-        if exchange.relay is not None:
-            exchange.relay.interrupt(reason, fault, goes_on=goes_on)
+    def _cut(self, exchange: Exchange, reason: str) -> None:
+        relay = exchange.relay
+        if exchange.worker is None or relay is None or relay.done.done():
+            exchange.cut = reason  # it waits for a worker, or for a connection: it hears of it then
+        else:
+            relay.interrupt(reason, goes_on=False)
 
     # ---- attempts
 
