@@ -175,7 +175,7 @@ class Elsewhere:
             if isinstance(failed.error, CutShortError) and not exchange.migrations and exchange.relay is not None:
                 self._endings.cut_short(exchange, exchange.relay)
             else:
-                self._break(exchange, failed, *(refused or ("off", "")))
+                self._break(exchange, failed, *(refused or ("no_stream", "")))
             return False
         if failed.fault not in NOT_TAKEN:
             exchange.migrations += 1
@@ -205,7 +205,7 @@ class Elsewhere:
         if failed.fault is None and not isinstance(error, InterruptedHereError):
             return "not_the_engine", ""
         if migration is None:
-            return "off", exchange.stays
+            return ("off", exchange.stays) if exchange.stays else ("no_stream", "")
         if exchange.migrations >= self.settings.migration_limit:
             return "limit", f"it went on elsewhere {exchange.migrations} times already (failover.migration_limit)"
         stuck = exchange.migrations > 0 and migration.progress() == exchange.progress

@@ -84,7 +84,10 @@ class Said:
         if ids is None:
             self.ids_known = False
         else:
-            self.ids.extend(ids)
+            if len(ids) == 1:  # extend() costs several times as much
+                self.ids.append(ids[0])
+            else:
+                self.ids.extend(ids)
             self.last_tokens, self.last_empty, self.last_plain = len(ids), False, True
         self.size_bytes += 60 + len(text)
         return True

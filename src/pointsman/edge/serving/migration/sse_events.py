@@ -13,21 +13,21 @@ _EVENT_END = re.compile(rb"\n\r?\n")
 DONE = b"data: [DONE]\n\n"
 
 
-class Function(msgspec.Struct):
+class Function(msgspec.Struct, gc=False):
     """A piece of a call."""
 
     name: str | None = None
     arguments: str | None = None
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(msgspec.Struct, gc=False):
     """A piece of one tool call; its `id` is another one each time that it is generated."""
 
     index: int = 0
     function: Function | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """A piece of a chat's answer."""
 
     role: str | None = None
@@ -38,7 +38,7 @@ class Delta(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     """A piece of one answer."""
 
     index: int = 0
@@ -50,7 +50,7 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
-class Head(msgspec.Struct):
+class Head(msgspec.Struct, gc=False):
     """What a stream calls itself, in each of its events."""
 
     id: str | None = None
@@ -58,7 +58,7 @@ class Head(msgspec.Struct):
     model: str | None = None
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """One event of a chat's or a completion's stream, without its head."""
 
     choices: list[Choice] | None = None
