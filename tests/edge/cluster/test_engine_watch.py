@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerChanged, WorkerEvent, WorkerJoined, WorkerLeft
+from pointsman.core.model.worker import worker_id
 from pointsman.edge.cluster.engine_watch import EngineWatch
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
-from pointsman.edge.engines.http import EngineHttp
+from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble
 
 
 class Bench:
@@ -416,3 +417,53 @@ async def test_another_model_at_the_same_process_is_a_change_and_not_a_new_worke
     changes = [event for event in events if isinstance(event, WorkerChanged)]
     assert [event.spec.models for event in changes] == [(models[0]["id"], "adapter")]
     assert not any(isinstance(event, WorkerJoined) for event in events)
+
+
+async def test_what_it_generated_is_told(make_engine, bench_of, vllm_answers):
+    more = 'vllm:generation_tokens_total{engine="0",model_name="m"} 77.0\n'
+    bench = bench_of(await make_engine(vllm_answers | {"/metrics": vllm_answers["/metrics"] + more}))
+    await bench.turn()
+    assert bench.events[-1].generated_tokens == 77
+
+
+async def test_a_probe_that_could_not_be_sent_says_nothing_of_the_engine(
+    make_engine, bench_of, vllm_answers, monkeypatch
+):
+    bench = bench_of(await make_engine(vllm_answers))
+    await bench.turn()
+
+    async def no_descriptors(*arguments: object) -> None:
+        raise EngineCallError(Trouble.NOT_ASKED, "no descriptor is left")
+
+    monkeypatch.setattr(bench.watch._http, "get", no_descriptors)
+    for _ in range(5):
+        assert await bench.turn() == []
+    assert bench.state is EngineState.READY
+    monkeypatch.undo()
+    assert kinds(await bench.turn()) == ["HealthRead", "MetricsRead"]  # it is no other one than before
+
+
+async def test_a_late_health_answer_beside_a_load_that_was_read_loses_nobody(make_engine, bench_of, vllm_answers):
+    engine = await make_engine(vllm_answers)
+    bench = bench_of(engine, timeout_s=0.1)
+    await bench.turn()
+    engine.answers["/health"] = "hang"
+    for _ in range(3):
+        health, _ = await bench.turn()
+        assert (health.reachable, health.refused) == (False, False)
+    assert bench.state is EngineState.READY
+
+
+async def test_who_can_be_sent_a_canary(make_engine, bench_of, vllm_answers):
+    bench = bench_of(await make_engine(vllm_answers))
+    worker = worker_id("gpu-a")
+    assert bench.watch.canary_target(worker) is None
+    await bench.turn()
+    target = bench.watch.canary_target(worker)
+    assert (target.model, target.path, target.token_ids) == ("m", "/v1/completions", True)
+    target.path = "/v1/chat/completions"
+    await bench.turn()
+    assert bench.watch.canary_target(worker) is target  # what was found out is kept
+    assert bench.watch.canary_target(worker_id("gpu-a", 1)) is None
+    bench.watch.leave("removed")
+    assert bench.watch.canary_target(worker) is None

@@ -100,3 +100,14 @@ async def test_what_a_simulated_engine_tells_of_itself_counts(make_engine, sessi
     )
     await watch.turn()
     assert [event.use for event in events if isinstance(event, GpuRead)] == ([0.7] if collect else [])
+
+
+async def test_how_full_their_memory_is_comes_from_the_same_page(watched) -> None:
+    full = 'DCGM_FI_DEV_FB_USED{gpu="0"} 60\nDCGM_FI_DEV_FB_FREE{gpu="0"} 20\n'
+    _, exporter, uses, events = await watched(DCGM + full, gpus=("0",))
+    await eventually(uses)
+    assert next(event.memory for event in events if isinstance(event, GpuRead)) == 0.75
+    exporter.answers["/gpus"] = 500
+    mark = len(events)
+    await eventually(lambda: any(isinstance(event, GpuRead) and event.use is None for event in events[mark:]))
+    assert next(e.memory for e in events[mark:] if isinstance(e, GpuRead) and e.use is None) is None
