@@ -18,8 +18,13 @@ _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
 
 
 def set_up_logs(level: str, stream: TextIO | None = None) -> None:
-    """Send what `pointsman.<room>` loggers say at `level` or above to `stream` (stderr); again: replace the set-up."""
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    """Send what `pointsman.<room>` loggers say at `level` or above to `stream` (stderr); again: replace the set-up.
+
+    Warnings of libraries go there too, the first line of each: further ones hold what was sent (aiohttp logs the header
+    that it could not read, with a key in it).
+    """
+    to = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(to)
     handler.setFormatter(_OneLine(_FORMAT, "%H:%M:%S"))
     logger = logging.getLogger(ROOT)
     for old in list(logger.handlers):
@@ -27,6 +32,21 @@ def set_up_logs(level: str, stream: TextIO | None = None) -> None:
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
+    _set_up_libraries(to)
+
+
+def _set_up_libraries(stream: TextIO) -> None:
+    handler = _Libraries(stream)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_FirstLine(_FORMAT, "%H:%M:%S"))
+    root = logging.getLogger()
+    for old in [each for each in root.handlers if isinstance(each, _Libraries)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+
+
+class _Libraries(logging.StreamHandler[TextIO]):
+    """Of all that is not ours. Without one, logging itself would write whole exceptions to stderr."""
 
 
 class _OneLine(logging.Formatter):
@@ -37,11 +57,20 @@ class _OneLine(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
+        record.exc_text = None  # another handler may have written it in full
         text = super().format(record)
         return text if record.exc_info else text.replace("\r", "\\r").replace("\n", "\\n")
 
     def formatException(self, ei: _ExceptionInfo) -> str:  # noqa: N802 - the name is logging's
         return "\n".join(_told(error) for error in _chain(ei[1]))
+
+
+class _FirstLine(_OneLine):
+    """Without what a library adds below its message."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+        record.message = record.message.partition("\n")[0]
+        return super().formatMessage(record)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
