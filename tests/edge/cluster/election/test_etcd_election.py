@@ -184,3 +184,29 @@ def test_work_runs_only_while_it_leads() -> None:
         assert not elections[0].status.leads
 
     run_virtually(work())
+
+
+def test_who_gives_up_holds_no_office_whenever_that_is() -> None:
+    """Also when it was elected and the answer had not come yet: others need not wait for the lease to end."""
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        etcd = FakeEtcd(random.Random(1))
+
+        async def plan(term: Leadership) -> None:
+            await asyncio.sleep(1e9)
+
+        for tenths in range(25):
+            election = EtcdElection(etcd.client(), "f", "r", "a", now_s=loop.time)
+            task = asyncio.create_task(while_leading(election, plan))
+            await asyncio.sleep(tenths / 10)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+            other = EtcdElection(etcd.client(), "f", "r", "b", now_s=loop.time)
+            began_s = loop.time()
+            await other.campaign()
+            assert loop.time() - began_s < 3.0
+            await other.resign()
+
+    run_virtually(work())

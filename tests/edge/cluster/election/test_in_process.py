@@ -54,3 +54,20 @@ async def test_who_leads_can_not_campaign() -> None:
     await a.campaign()
     with pytest.raises(RuntimeError, match="leads as r already"):
         await a.campaign()
+
+
+async def test_a_candidate_that_was_cancelled_is_not_elected() -> None:
+    """In the same turn of the loop: it did not hear of it yet when the office becomes free."""
+    elections = InProcessElections()
+    a, b, c = (elections.election("r", name) for name in "abc")
+    await a.campaign()
+    waiting = [asyncio.create_task(one.campaign()) for one in (b, c)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await a.resign()
+    assert (await waiting[1]).holds
+    assert c.status.leader == "c"
+    await asyncio.gather(waiting[0], return_exceptions=True)
+    assert waiting[0].cancelled()
+    await c.resign()
+    assert (await a.campaign()).holds

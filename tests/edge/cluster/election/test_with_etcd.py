@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from pointsman.edge.cluster.election.etcd_election import EtcdElection
 from pointsman.edge.cluster.etcd.access import EtcdAccess
 from pointsman.edge.cluster.etcd.client import EtcdClient
 from support.etcd_server import EtcdServer
+from support.waiting import eventually
 
 TTL_S = 2
-TAKES_OVER_S = 15.0
+LIMIT_S = 90.0
+"""How soon somebody else leads is asked in virtual time (test_etcd_election); here a loaded machine may take its time."""
 
 
 @pytest.fixture
@@ -31,30 +34,44 @@ async def etcd(tmp_path: Path) -> AsyncIterator[EtcdServer]:
     await server.stop()
 
 
-def candidate(client: EtcdClient, name: str) -> EtcdElection:
-    return EtcdElection(client, "test", "planner", name, ttl_s=TTL_S)
+def candidate(client: EtcdClient, name: str, ttl_s: int = TTL_S) -> EtcdElection:
+    return EtcdElection(client, "test", "planner", name, ttl_s=ttl_s)
 
 
 async def elected(election: EtcdElection) -> Leadership:
-    async with asyncio.timeout(TAKES_OVER_S):
+    async with asyncio.timeout(LIMIT_S):
         return await election.campaign()
 
 
 async def test_one_leads_and_the_next_takes_over(etcd: EtcdServer) -> None:
     async with EtcdClient(EtcdAccess((etcd.url,))) as client:
-        a, b = candidate(client, "a"), candidate(client, "b")
+        a, b = candidate(client, "a", ttl_s=60), candidate(client, "b", ttl_s=10)
         first = await elected(a)
         waiting = asyncio.create_task(b.campaign())
-        await asyncio.sleep(1.5 * TTL_S)
+        await eventually(lambda: b.status.leader == "a", LIMIT_S)
         assert first.holds
         assert not waiting.done()
-        assert b.status.leader == "a"
         await a.resign()
-        async with asyncio.timeout(TAKES_OVER_S):
+        async with asyncio.timeout(LIMIT_S):
             second = await waiting
         assert second.token > first.token
-        assert second.holds
+        assert b.status.leads
         await b.resign()
+
+
+async def test_a_term_lasts_longer_than_its_lease_would_without_renewals(etcd: EtcdServer) -> None:
+    """One may be lost on a loaded machine, as this process can't renew it while it gets no time."""
+    async with EtcdClient(EtcdAccess((etcd.url,))) as client:
+        a = candidate(client, "a")
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                term = await a.campaign()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.5 * TTL_S):
+                        await term.ended()
+                if term.holds:
+                    break
+        await a.resign()
 
 
 async def test_etcd_is_stopped_started_and_made_anew(etcd: EtcdServer) -> None:
@@ -62,20 +79,19 @@ async def test_etcd_is_stopped_started_and_made_anew(etcd: EtcdServer) -> None:
         a = candidate(client, "a")
         first = await elected(a)
         await etcd.stop()
-        async with asyncio.timeout(TAKES_OVER_S):
+        async with asyncio.timeout(LIMIT_S):
             assert "its time is over" in await first.ended()
         waiting = asyncio.create_task(a.campaign())
-        await asyncio.sleep(TTL_S)
+        await eventually(lambda: a.status.trouble is not None, LIMIT_S)
         assert not waiting.done()
-        assert a.status.trouble is not None
         await etcd.start()
-        async with asyncio.timeout(TAKES_OVER_S):
+        async with asyncio.timeout(LIMIT_S):
             second = await waiting
         assert second.token > first.token
         assert a.status.trouble is None
         await etcd.wipe()
         await etcd.start()
-        async with asyncio.timeout(TAKES_OVER_S):
+        async with asyncio.timeout(LIMIT_S):
             await second.ended()
         third = await elected(a)
         assert third.token > second.token
@@ -87,7 +103,7 @@ def _lead(url: str, told: Connection) -> None:
 
     async def work() -> None:
         async with EtcdClient(EtcdAccess((url,))) as client:
-            election = candidate(client, "stopped one")
+            election = candidate(client, "stopped one", ttl_s=4)
             term = await election.campaign()
             told.send(term.token)
             while True:
@@ -106,18 +122,17 @@ async def test_a_leader_that_was_stopped_does_not_act_once_another_leads(etcd: E
         token = await asyncio.to_thread(ours.recv)
         assert process.pid is not None
         async with EtcdClient(EtcdAccess((etcd.url,))) as client:
-            b = candidate(client, "b")
+            b = candidate(client, "b", ttl_s=4)
+            told = [await asyncio.to_thread(ours.recv)]
             os.kill(process.pid, signal.SIGSTOP)
             second = await elected(b)
             elected_s = time.monotonic()
             assert second.token > token
             os.kill(process.pid, signal.SIGCONT)
-            told = []
-            while not told or told[-1][0] < elected_s + 0.5:
+            while told[-1][0] < elected_s + 0.5:
                 told.append(await asyncio.to_thread(ours.recv))
             assert any(holds for _, holds, _ in told)
             assert not any(holds for began_s, holds, _ in told if began_s > elected_s)
-            assert second.holds
             await b.resign()
     finally:
         os.kill(process.pid, signal.SIGCONT)

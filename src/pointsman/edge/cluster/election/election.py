@@ -107,7 +107,11 @@ async def while_leading(election: Election, work: Callable[[Leadership], Awaitab
     Work is cancelled as soon as the term is over. Raises what the work raises; the office is given up.
     """
     while True:
-        term = await election.campaign()
+        try:
+            term = await election.campaign()
+        except asyncio.CancelledError:
+            await election.resign()  # it may have been elected and not have heard of it
+            raise
         doing = asyncio.ensure_future(work(term))
         ended = asyncio.ensure_future(term.ended())
         try:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict, deque
+from contextlib import suppress
 
 from pointsman.edge.cluster.election.election import ElectionStatus, Leadership
 
@@ -34,7 +35,8 @@ class InProcessElections:
             return await waiting
         except asyncio.CancelledError:
             if waiting.cancelled():
-                self._waiting[election.role].remove(entry)
+                with suppress(ValueError):  # left out already
+                    self._waiting[election.role].remove(entry)
             else:  # elected in the same moment
                 self.resign(election)
             raise
@@ -53,6 +55,8 @@ class InProcessElections:
 
     def _elect(self, role: str) -> None:
         waiting = self._waiting[role]
+        while waiting and waiting[0][1].done():  # cancelled, and did not come to its end yet
+            waiting.popleft()
         if role in self._leaders or not waiting:
             return
         election, elected = waiting.popleft()
