@@ -211,3 +211,8 @@ def test_a_mapping_of_the_users_own_keys() -> None:
 def test_a_mapping_refuses(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load(text)
+
+
+def test_what_is_nested_too_deeply_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"^c\.yaml: this is nested too deeply$"):
+        load_text("[" * 3000, "c.yaml", ConfigTree)

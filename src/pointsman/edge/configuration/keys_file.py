@@ -33,9 +33,9 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeysFile(msgspec.Struct, frozen=True, kw_only=True):
-    """All keys."""
+    """All keys. An empty file is none: it is what is left of one that could not be written."""
 
-    keys: Annotated[tuple[ApiKey, ...], Meta(description="One entry a key.")] = ()
+    keys: Annotated[tuple[ApiKey, ...], Meta(description="One entry a key.")]
 
     def __post_init__(self) -> None:
         ids: dict[str, int] = {}

@@ -89,6 +89,8 @@ def _explained(text: str, source: str, read: Callable[[str, str], T]) -> T:
         raise ConfigError(f"{Place(source, line)}: this is no valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: this is no valid YAML: {error}".replace("\n", " ")) from None
+    except RecursionError:
+        raise ConfigError(f"{source}: this is nested too deeply") from None
 
 
 def _read_documents(text: str, source: str) -> tuple[Node, ...]:

@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.keys_file import KeysFile
 from pointsman.edge.configuration.tenants import Tenants
+from pointsman.edge.configuration.watched_files import Stamp, stamp_of
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
+from pointsman.edge.serving.tenants import keys_watch
+from pointsman.edge.serving.tenants.counts import TenantCounts
 from pointsman.edge.serving.tenants.credentials import UnusableCredentialsError, presented_key
+from pointsman.edge.serving.tenants.keys_watch import KeysWatch
 from pointsman.edge.serving.tenants.tenancy import TenancySettings
 from support.scripted_fleet import Fleet
 
@@ -182,7 +187,16 @@ class TestReload:
         assert (await fleet.chat(headers=bearer(ONE))).status == 401
 
     @pytest.mark.parametrize(
-        "text", ["keys: [", "keys:\n- {id: a}", None, "keys:\n- {id: a, tenant: t, sha256: key-of-me}"]
+        "text",
+        [
+            "",
+            "# no keys\n",
+            "keys: [",
+            "[" * 3000,
+            "keys:\n- {id: a}",
+            None,
+            "keys:\n- {id: a, tenant: t, sha256: key-of-me}",
+        ],
     )
     async def test_a_broken_file_keeps_the_old_keys_loudly(self, fleet: Fleet, keys_file: Path, text, caplog) -> None:
         frontend = await open_with_keys(fleet, keys_file)
@@ -206,6 +220,69 @@ class TestReload:
         keys_file.write_text(keys_text())
         await watch.look()
         assert watch.fault is None
+
+    async def test_a_file_that_changes_while_it_is_looked_at_is_taken(self, keys_file: Path, monkeypatch) -> None:
+        """Between the look that finds a change and the reading, as by two writes in a row."""
+        taken: list[KeysFile] = []
+        watch = KeysWatch(keys_file, taken.append, TenantCounts())
+        keys_file.write_text(keys_text(a1=("acme", "key-of-acme-one"), b1=("blue", "key-of-blue")))
+        stamps = 0
+
+        def changed_after_the_first(paths) -> Stamp:
+            nonlocal stamps
+            stamps += 1
+            stamp = stamp_of(paths)
+            if stamps == 1:
+                keys_file.write_text(keys_text(b1=("blue", "key-of-blue")))
+            return stamp
+
+        monkeypatch.setattr(keys_watch, "stamp_of", changed_after_the_first)
+        for _ in range(2):
+            await watch.look()
+        assert [key.id for key in taken[-1].keys] == ["b1"]
+
+    async def test_a_file_that_is_being_written_is_taken_when_it_rests(self, keys_file: Path, monkeypatch) -> None:
+        taken: list[KeysFile] = []
+        watch = KeysWatch(keys_file, taken.append, TenantCounts())
+        whole = keys_text(a1=("acme", "key-of-acme-one"), b1=("blue", "key-of-blue"))
+        keys_file.write_text(whole[: whole.index("- {id: b1")])
+        stamps = 0
+
+        def written_on_after_the_second(paths) -> Stamp:
+            nonlocal stamps
+            stamps += 1
+            if stamps == 3:
+                keys_file.write_text(whole)
+            return stamp_of(paths)
+
+        monkeypatch.setattr(keys_watch, "stamp_of", written_on_after_the_second)
+        for _ in range(2):
+            await watch.look()
+        assert [[key.id for key in file.keys] for file in taken] == [["a1", "b1"]]
+
+    async def test_the_watch_outlives_what_nobody_expected(self, keys_file: Path, monkeypatch, caplog) -> None:
+        taken: list[KeysFile] = []
+        monkeypatch.setattr(keys_watch, "LOOK_EVERY_S", 0.01)
+        watch = KeysWatch(keys_file, taken.append, TenantCounts())
+
+        def fails(path: Path) -> KeysFile:
+            raise ZeroDivisionError("key-of-acme-one")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(keys_watch, "load_keys", fails)
+            watch.start()
+            keys_file.write_text(keys_text(b1=("blue", "key-of-blue")))
+            async with asyncio.timeout(10):
+                while watch.fault is None:
+                    await asyncio.sleep(0.01)
+        assert "ZeroDivisionError" in watch.fault
+        keys_file.write_text(keys_text(c1=("cyan", "key-of-cyan")))
+        async with asyncio.timeout(10):
+            while not taken:
+                await asyncio.sleep(0.01)
+        await watch.close()
+        assert (watch.fault, [key.id for key in taken[-1].keys]) == (None, ["c1"])
+        assert "key-of" not in caplog.text
 
     async def test_a_front_end_does_not_start_without_its_keys(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="can't be read"):

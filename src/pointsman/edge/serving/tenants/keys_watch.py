@@ -57,23 +57,32 @@ class KeysWatch:
         if stamp == self._stamp:
             return
         with suppress(ConfigError):
-            keys = await self.read()
-            if await asyncio.to_thread(stamp_of, (self.path,)) == stamp:  # else it is being written
+            keys, stamp = await self._read()
+            if await asyncio.to_thread(stamp_of, (self.path,)) == stamp:  # else it is being written: see the next look
                 self._take(keys)
 
     async def read(self) -> KeysFile:
         """What is in the file now; it is not taken by this. Raises ConfigError, which `fault` then tells, too."""
+        return (await self._read())[0]
+
+    async def _read(self) -> tuple[KeysFile, Stamp]:
+        """With the stamp that the file had just before."""
         stamp = await asyncio.to_thread(stamp_of, (self.path,))
         try:
             keys = await asyncio.to_thread(load_keys, self.path)
         except ConfigError as error:
             self._broken(str(error), stamp)
             raise
+        except Exception as error:
+            # The watch must outlive whatever stands in the file: it may be what revokes a key.
+            fault = f"{self.path}: can't be used, for a reason that nobody expected ({type(error).__name__})"
+            self._broken(fault, stamp)
+            raise ConfigError(fault) from error
         self._stamp = stamp
         self._counts.reloads["read"] += 1
         self.fault, self.read_at_s = None, time.time()
         _log.info("%s: %d API keys", self.path, len(keys.keys))
-        return keys
+        return keys, stamp
 
     def _broken(self, fault: str, stamp: Stamp) -> None:
         self._stamp = stamp
