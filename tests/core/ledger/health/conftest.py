@@ -88,6 +88,10 @@ class Scene:
         """So many requests are answered there at once."""
         self.finish(*self.stream(name, requests))
 
+    def serve_prompt(self, name: str, prompt_tokens: int) -> None:
+        """A long prompt is computed and answered there."""
+        self.finish(*self.stream(name, prompt_tokens=prompt_tokens))
+
     def fail(self, name: str, fault: Fault, request_id: str | None = None, **fields: object) -> None:
         """A request goes there and fails for good."""
         sent = self.send(name, request_id, **fields)

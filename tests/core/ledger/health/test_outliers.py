@@ -264,3 +264,14 @@ class TestLateFirstTokens:
             scene.ledger.apply(ev.MetricsRead("a/0", scene.now_ms, 20, 5))
         self.run(scene, 25, {"a": 3_500.0, "b": 100.0, "c": 120.0, "d": 90.0})
         assert scene.usable() == list("abcd")
+
+
+def test_prompts_that_were_computed_between_tokens_explain_how_late_these_were(scene_of) -> None:
+    scene = scene_of(*"abc", canary=False, profile="known")
+    flowing(scene)
+    scene.engines["a"].itl_ms = 500.0
+    for _ in range(40):
+        scene.serve_prompt("a", 16_000)  # 0.05 ms a token: 800 ms of each second
+        scene.wait(1)
+    assert {change.cause for change in scene.changes if change.worker == "a/0"} == {"probe", "tokens"}
+    scene.until_out("a", TWO_HEARTBEATS_S)  # without them it crawls

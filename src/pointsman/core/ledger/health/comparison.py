@@ -85,8 +85,8 @@ class Comparison:
             return None
         cells, slot = self._table.cells, entry.slot
         sequences = flow.streams + others_sequences(self._table, entry)
-        prefill = min(float(STEP_TOKENS), float(cells[Column.PREFILL_TOKENS, slot]))
-        ms = step.step_ms(sequences, float(cells[Column.KV_TOKENS, slot]), prefill)
+        waiting = min(float(STEP_TOKENS), float(cells[Column.PREFILL_TOKENS, slot]))
+        ms = step.step_ms(sequences, float(cells[Column.KV_TOKENS, slot]), waiting + flow.prefilled_a_token)
         return math.log(flow.itl_ms / max(1e-3, ms / self._times.factor(entry.id)))
 
     # ---- time to the first token

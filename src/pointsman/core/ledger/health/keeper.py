@@ -115,6 +115,7 @@ class HealthKeeper:
             health.trust(Cause.TRIAL, "a request let through to it was answered", at_ms)
             self.moved(entry)
         if self._settings.outliers and flight.request.streamed:
+            health.signs.prefilled(flight.request.prompt_tokens - flight.cached_tokens)
             self._judge.comparison.note_first_token(entry, flight, at_ms)
 
     def answered(self, entry: WorkerEntry, flight: Flight, at_ms: float) -> None:

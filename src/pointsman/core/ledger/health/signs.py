@@ -24,17 +24,34 @@ class Flow:
     tokens: int
     itl_ms: float
     """Time between two tokens of one stream; infinite where none came."""
+    prefilled_tokens: int = 0
+    """Of prompts that were computed meanwhile, between the tokens."""
+
+    @property
+    def prefilled_a_token(self) -> float:
+        """Prompt tokens computed for one token of a stream."""
+        return self.prefilled_tokens * self.streams / max(1, self.tokens)
 
 
 class Signs:
     """Of one incarnation of a worker."""
 
-    __slots__ = ("_first_tokens", "_readings", "crawls_since_ms", "late_count", "tokens_late", "window_ms")
+    __slots__ = (
+        "_first_tokens",
+        "_readings",
+        "crawls_since_ms",
+        "late_count",
+        "_prefilled_tokens",
+        "tokens_late",
+        "window_ms",
+    )
 
     def __init__(self, window_ms: float) -> None:
         self.window_ms = window_ms
-        self._readings: deque[tuple[float, float, StreamsRead]] = deque(maxlen=_MOST_READINGS)
-        """(when, ms since the reading before, reading)."""
+        self._readings: deque[tuple[float, float, StreamsRead, int]] = deque(maxlen=_MOST_READINGS)
+        """(when, ms since the reading before, reading, prompt tokens computed since the reading before)."""
+        self._prefilled_tokens = 0
+        """Since the last reading."""
         self._first_tokens: deque[tuple[float, float, float]] = deque(maxlen=FIRST_TOKENS_KEPT)
         """(when, ms to the first token, log of that over what was ahead of it)."""
         self.crawls_since_ms: float | None = None
@@ -50,7 +67,8 @@ class Signs:
         if elapsed_ms > READINGS_BELIEVED_MS:
             self._readings.clear()  # nobody knows what was between
             elapsed_ms = 0.0
-        self._readings.append((reading.at_ms, elapsed_ms, reading))
+        self._readings.append((reading.at_ms, elapsed_ms, reading, self._prefilled_tokens))
+        self._prefilled_tokens = 0
         while self._readings and self._readings[0][0] <= reading.at_ms - self.window_ms:
             self._readings.popleft()
 
@@ -64,13 +82,18 @@ class Signs:
         """Of the window; None before it is full, or where there were no streams for most of it."""
         if self.latest(at_ms) is None:
             return None
-        covered_ms = sum(elapsed for _, elapsed, _ in self._readings)
-        stream_ms = sum(elapsed * reading.streams for _, elapsed, reading in self._readings)
-        busy_ms = sum(elapsed for _, elapsed, reading in self._readings if reading.streams)
+        covered_ms = sum(elapsed for _, elapsed, _, _ in self._readings)
+        stream_ms = sum(elapsed * reading.streams for _, elapsed, reading, _ in self._readings)
+        busy_ms = sum(elapsed for _, elapsed, reading, _ in self._readings if reading.streams)
         if covered_ms < 0.5 * self.window_ms or busy_ms < 0.8 * covered_ms:
             return None
-        tokens = sum(reading.tokens for _, elapsed, reading in self._readings if elapsed)
-        return Flow(stream_ms / covered_ms, tokens, stream_ms / tokens if tokens else math.inf)
+        tokens = sum(reading.tokens for _, elapsed, reading, _ in self._readings if elapsed)
+        prefilled = sum(prompts for _, _, _, prompts in self._readings)
+        return Flow(stream_ms / covered_ms, tokens, stream_ms / tokens if tokens else math.inf, prefilled)
+
+    def prefilled(self, tokens: int) -> None:
+        """So many tokens of a prompt were computed."""
+        self._prefilled_tokens += tokens
 
     def first_token(self, at_ms: float, waited_ms: float, ahead_ms: float) -> None:
         """A first token came; `ahead_ms`: how long the prompts that went first, and its own, should have taken."""
