@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -237,6 +238,15 @@ def markdown(results: Mapping[str, Any]) -> str:
     return report.table(["what", "figure"], rows)
 
 
+def has_place(page: Path) -> bool:
+    """Whether the table could be put into the page."""
+    try:
+        report.replace_section(page.read_text(), "soak", "", page.name)
+    except (OSError, BenchmarkError):
+        return False
+    return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="200 streams for 1 minute with 3 kills, nothing written")
@@ -248,6 +258,9 @@ def main() -> int:
     if arguments.quick:
         options = Options(minutes=1, streams=200, kill_every_s=15, shortest_tokens=100)
     keep = not arguments.quick and arguments.minutes >= Options().minutes
+    if keep and not has_place(PAGE):  # to be said before, not after twenty minutes
+        print(f"soak: {PAGE} lacks the markers <!-- begin soak --> and <!-- end soak -->", file=sys.stderr)
+        return 1
     return carry_out("soak", options, lambda: run(options), markdown, summary=summary, keep=keep, page=PAGE)
 
 

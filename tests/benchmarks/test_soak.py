@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from harness import mock_answers
 from harness.mock_engine import Pacer
 from harness.numbered_engine import FIRST_ID, NumberedConnection
 from harness.soak_client import Soak, SoakSpec
-from soak import _slope, summary
+from soak import _slope, has_place, summary
 
 
 def spec(port: int) -> SoakSpec:
@@ -132,3 +133,12 @@ def test_memory_counts_from_when_all_streams_are_open() -> None:
     assert facts["rss_slope_mb_per_min"] == pytest.approx(1.0)
     assert (facts["rss_settled_mb"], facts["streams_failed"], facts["migrations_begun"]) == (100, 2, 7.0)
     assert _slope([row(1, 2)]) == 0.0
+
+
+def test_a_page_without_a_place_is_noticed_before(tmp_path: Path) -> None:
+    page = tmp_path / "p.md"
+    assert not has_place(page)
+    page.write_text("nothing")
+    assert not has_place(page)
+    page.write_text("<!-- begin soak -->\n<!-- end soak -->\n")
+    assert has_place(page)
