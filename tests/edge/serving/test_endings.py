@@ -129,7 +129,9 @@ class TestEngineIsLost:
         await fleet.until(lambda: fleet.frontend.ledger.snapshot().workers[0].usable)
         assert (await fleet.chat()).status == 200
 
-    async def test_cut_off_before_the_first_byte_by_two_engines_is_a_502_and_not_sent_to_a_third(self, fleet: Fleet) -> None:
+    async def test_cut_off_before_the_first_byte_by_two_engines_is_a_502_and_not_sent_to_a_third(
+        self, fleet: Fleet
+    ) -> None:
         async def cut(incoming, responder) -> None:
             responder.abort()
 
