@@ -150,6 +150,25 @@ async def test_a_watch_that_died_in_silence(caplog: pytest.LogCaptureFixture) ->
     assert "kept for 0.05 s" in caplog.text
 
 
+async def test_what_is_kept_does_not_keep_out_what_is_there() -> None:
+    """An engine killed and started again: under another name, or under its name at another address."""
+    etcd = ScriptedEtcd()
+    etcd.put("a", value_of("a", url="http://h:1"))
+    etcd.put("b", value_of("b", url="http://h:2"))
+    place = Place(etcd)
+    async with place.running():
+        await eventually(lambda: place.names == ["a", "b"])
+        etcd.delete("a")
+        etcd.delete("b")
+        await eventually(lambda: place.discovery.status.kept == 2)
+        assert place.names == ["a", "b"]
+        etcd.put("z", value_of("z", url="http://h:1"))
+        etcd.put("y", value_of("b", url="http://h:3"))
+        await eventually(
+            lambda: [(one.name, one.url) for one in place.offers[-1]] == [("b", "http://h:3"), ("z", "http://h:1")]
+        )
+
+
 async def test_etcd_away(caplog: pytest.LogCaptureFixture) -> None:
     etcd = ScriptedEtcd()
     etcd.put("a")

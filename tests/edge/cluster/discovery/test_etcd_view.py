@@ -147,3 +147,19 @@ def test_in_the_end_it_knows_what_etcd_holds(steps: list[tuple[str, str, int]]) 
         if event.kv.mod_revision > view.revision:
             view.changed(Changes(event.kv.mod_revision, (event,)), 0.0)
     assert view.values == {kv.key: kv.value for kv in store.values()}
+
+
+def test_a_watch_that_lags_behind_a_listing_says_nothing() -> None:
+    """Else what it tells late would bring back an engine that the listing knew to be gone."""
+    view = view_of()
+    view.listed(listing(5), 0, 0.0)
+    view.listed(listing(9, b=b"2"), 5, 0.0)
+    view.changed(put("a", b"1", 6), 0.0)
+    view.changed(put("b", b"1", 7), 0.0)
+    assert view.values == {b"b": b"2"}
+    view.changed(put("a", b"3", 10), 0.0)
+    assert view.values == {b"a": b"3", b"b": b"2"}
+    # An etcd that was made anew counts from the beginning.
+    view.listed(listing(2, cluster_id=2, b=b"2", a=b"3"), 10, 0.0)
+    view.changed(put("a", b"4", 3), 0.0)
+    assert view.values[b"a"] == b"4"

@@ -23,7 +23,7 @@ from support.waiting import eventually
 
 TTL_S = 2
 LIMIT_S = 90.0
-"""How soon somebody else leads is asked in virtual time (test_etcd_election); here a loaded machine may take its time."""
+"""How soon somebody else leads is asked in virtual time (test_etcd_election); a loaded machine may take its time."""
 
 
 @pytest.fixture

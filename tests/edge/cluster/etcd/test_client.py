@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
 import msgspec
 import pytest
 import trustme
+from aiohttp import web
 
 from pointsman.edge.cluster.etcd.access import EtcdAccess
 from pointsman.edge.cluster.etcd.client import Changes, EtcdClient
@@ -28,6 +30,29 @@ from support.etcd_server import EtcdServer, free_port
 async def post(etcd: EtcdServer, path: str, body: dict[str, object]) -> None:
     async with aiohttp.ClientSession() as session, session.post(etcd.url + path, json=body) as answer:
         assert answer.status == 200, await answer.text()
+
+
+MakePage = Callable[[int, str], Awaitable[str]]
+
+
+@pytest.fixture
+async def make_page() -> AsyncIterator[MakePage]:
+    """`await make_page(status, text)`: URL of a server that says nothing else."""
+    async with AsyncExitStack() as stack:
+
+        async def make(status: int, text: str) -> str:
+            async def answer(request: web.Request) -> web.Response:
+                return web.Response(status=status, text=text, content_type="text/html")
+
+            app = web.Application()
+            app.router.add_route("*", "/{tail:.*}", answer)
+            runner = web.AppRunner(app, access_log=None)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+        yield make
 
 
 async def within(changes: AsyncIterator[Changes], limit_s: float = 8.0) -> Changes:
@@ -210,6 +235,20 @@ async def test_certificates_on_both_sides(tmp_path: Path) -> None:
                 await client.read(b"/k")
     finally:
         await etcd.stop()
+
+
+@pytest.mark.parametrize("asked", ["read", "watch"])
+async def test_something_before_etcd_that_has_no_etcd_now(etcd: EtcdServer, make_page: MakePage, asked: str) -> None:
+    """A load balancer says 503 in words of its own: that is no refusal, and another endpoint may answer."""
+    balancer = await make_page(503, "<html>no backend</html>")
+    async with EtcdClient(EtcdAccess((balancer, etcd.url))) as client:
+        if asked == "read":
+            assert (await client.read(b"/a")).entries == ()
+        else:
+            await within(client.watch(b"/a", 1))
+    async with EtcdClient(EtcdAccess((balancer,))) as client:
+        with pytest.raises(EtcdUnreachableError, match="status 503"):
+            await client.read(b"/a")
 
 
 async def test_what_is_no_etcd(make_engine: object) -> None:

@@ -65,7 +65,7 @@ async def test_said_drained_and_left(port: AdminPort, session: aiohttp.ClientSes
             {"name": "a:1", "url": "http://a:1", "ttl": "15s", "draining": "SIGTERM"},
             "Bearer secret",
         ),
-        ("DELETE", "/v1/workers/a:1?now=true", None, "Bearer secret"),
+        ("DELETE", "/v1/workers/a:1?now=true&url=http://a:1", None, "Bearer secret"),
     ]
     await asyncio.gather(task, return_exceptions=True)
 

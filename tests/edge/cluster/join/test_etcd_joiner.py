@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from pointsman.edge.cluster.etcd.access import EtcdAccess
-from pointsman.edge.cluster.etcd.client import EtcdClient
-from pointsman.edge.cluster.etcd.messages import KeyValue
+from pointsman.edge.cluster.etcd.client import EtcdClient, Outcome
+from pointsman.edge.cluster.etcd.errors import LeaseLostError
+from pointsman.edge.cluster.etcd.messages import KeyValue, Parts
 from pointsman.edge.cluster.join.etcd_joiner import EtcdJoiner
 from pointsman.edge.cluster.join.joining import JoinRecord
 from support.etcd_server import EtcdServer
@@ -49,7 +50,7 @@ async def running(joiner: EtcdJoiner) -> AsyncIterator[None]:
 
 
 async def seen(client: EtcdClient, holds: Callable[[tuple[KeyValue, ...]], bool]) -> tuple[KeyValue, ...]:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             entries = (await client.read(PREFIX.encode(), prefix=True)).entries
             if holds(entries):
@@ -133,3 +134,50 @@ async def test_its_own_record_of_before(client: EtcdClient) -> None:
         assert entry.value == record().encoded()
         await client.revoke(old.id)
         assert len(await seen(client, bool)) == 1
+
+
+@pytest.mark.parametrize("another", [False, True])
+async def test_a_record_that_is_gone_while_its_lease_lives(client: EtcdClient, another: bool) -> None:
+    """Deleted by hand, or overwritten: it is told again as soon as nobody else has the name."""
+    key = f"{PREFIX}a".encode()
+    joiner = EtcdJoiner(client, PREFIX, "a", record().encoded(), 3)
+    async with running(joiner):
+        (first,) = await seen(client, bool)
+        if another:
+            await client.put(key, record(2).encoded())
+            async with asyncio.timeout(60):
+                while await _lives(client, first.lease):  # it does not renew what is not its own any more
+                    await asyncio.sleep(0.05)
+        await client.delete(key)
+        (second,) = await seen(client, bool)
+        assert second.value == first.value
+        assert second.lease != first.lease
+    await joiner.leave()
+    assert await seen(client, lambda entries: not entries) == ()
+
+
+async def _lives(client: EtcdClient, lease: int) -> bool:
+    try:
+        await client.keep_alive(lease)
+    except LeaseLostError:
+        return False
+    return True
+
+
+async def test_told_to_stop_while_it_registers(client: EtcdClient) -> None:
+    """The answer that it is registered never came: it takes its record away all the same."""
+    written = asyncio.Event()
+
+    class Slow(EtcdClient):
+        async def transact(self, conditions: Parts, then: Parts, otherwise: Parts = ()) -> Outcome:
+            await super().transact(conditions, then, otherwise)
+            written.set()
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    async with Slow(client._gateway._access) as slow:
+        joiner = EtcdJoiner(slow, PREFIX, "a", record().encoded(), 60)
+        async with running(joiner), asyncio.timeout(60):
+            await written.wait()
+        assert await seen(client, bool)
+        await joiner.leave()
+    assert await seen(client, lambda entries: not entries) == ()

@@ -249,7 +249,7 @@ async def test_deleted_once_nothing_runs_there(alone: FrontEnd) -> None:
     assert await alone.names() == []
 
 
-async def test_registered_again_while_it_is_deleted(alone: FrontEnd) -> None:
+async def test_registered_again_while_it_is_deleted(alone: FrontEnd, caplog: pytest.LogCaptureFixture) -> None:
     await alone.registrar.post(body())
     await alone.names()
     alone.drains.busy.add("x")
@@ -257,6 +257,7 @@ async def test_registered_again_while_it_is_deleted(alone: FrontEnd) -> None:
     await alone.registrar.post(body())
     assert alone.drains.now == {}
     assert await alone.names() == ["x"]
+    assert "x: was deleted and is registered again" in caplog.text
 
 
 async def test_deleted_at_once(alone: FrontEnd) -> None:
@@ -363,6 +364,63 @@ async def test_a_new_front_end_hears_everything(world: World) -> None:
     assert await d.names() == ["y"]
     d.registrar.look()
     assert d.drains.now == {"y": ("upgrade", None)}
+
+
+async def test_a_drain_ends_with_its_engine(world: World) -> None:
+    """One that comes back under the name is another one, also for front ends that start later."""
+    a, b, _ = await three(world)
+    await a.registrar.post(body())
+    await a.registrar.drain("x", "upgrade", None)
+    for end in (a, b):
+        end.registrar.look()
+    await b.registrar.delete("x", now=True)
+    for end in (a, b):
+        await end.names()
+        end.drains.now.clear()  # as it is once an engine is gone
+        end.registrar.look()
+    await a.registrar.post(body())
+    d = world.front_end("d")
+    world.network.introduce("d")
+    for end in (a, b, d):
+        assert await end.names() == ["x"]
+        end.registrar.look()
+    assert [end.drains.now for end in (a, b, d)] == [{}, {}, {}]
+    assert (await d.registrar.drain("x", "again", None)).reached == 4
+    assert [end.drains.now for end in (a, b, d)] == [{"x": ("again", None)}] * 3
+
+
+async def test_deleted_by_the_engine_itself_and_not_by_one_that_has_its_name(alone: FrontEnd) -> None:
+    await alone.registrar.post(body())
+    with pytest.raises(TakenError, match="x is http://h:1, not http://h:2"):
+        await alone.registrar.delete("x", now=True, url="http://h:2")
+    assert await alone.names() == ["x"]
+    await alone.registrar.delete("x", now=True, url="http://h:1/")
+    assert await alone.names() == []
+
+
+async def test_started_again_under_another_name(world: World) -> None:
+    """It answers where the former did, which therefore would stay for ever."""
+    a, b, _ = await three(world)
+    world.alive = {"x", "y"}
+    await a.registrar.post(body(ttl="15s"))
+    with pytest.raises(TakenError, match="http://h:1 is x already"):
+        await a.registrar.post(body("y"))
+    world.times.now_ms = 15_000.0
+    for end in (a, b):
+        end.registrar.look()
+    await a.registrar.post(body("y", ttl="15s"))
+    assert [await end.names() for end in (a, b)] == [["y"], ["y"]]
+
+
+async def test_said_again_nothing_is_offered_anew(alone: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of engines say it three times in their time."""
+    await alone.registrar.post(body(ttl="15s"))
+    offers: list[str] = []
+    monkeypatch.setattr(alone.membership, "offer", lambda origin, sources: offers.append(origin))
+    await alone.registrar.post(body(ttl="15s"))
+    assert offers == []
+    await alone.registrar.post(body(ttl="15s", weight=2))
+    assert offers == ["api"]
 
 
 async def test_what_another_one_can_not_use(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ from pointsman.edge.cluster.discovery.record import NoAddressError, WorkerRecord
 from pointsman.edge.cluster.discovery.standing import MALFORMED, NO_ADDRESS, Standing
 from pointsman.edge.cluster.etcd.client import Changes, Listing
 from pointsman.edge.cluster.etcd.errors import CompactedError, EtcdError
-from pointsman.edge.cluster.members import WorkerSource, checked
+from pointsman.edge.cluster.members import WorkerSource, checked, same_url
 
 ORIGIN = "etcd"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
@@ -164,7 +164,8 @@ class EtcdDiscovery:
     def _tell(self) -> None:
         self._changed.set()
         self._say_kept()
-        sources: list[WorkerSource] = []
+        there: list[WorkerSource] = []
+        kept: list[WorkerSource] = []
         ignored: set[str] = set()
         known, self._known = self._known, {}
         for key, value in sorted(self._view.values.items()):
@@ -173,7 +174,7 @@ class EtcdDiscovery:
                 read = (value, self._parsed(value, _where(key)))
             self._known[key] = read
             if isinstance(read[1], WorkerSource):
-                sources.append(read[1])
+                (kept if key in self._kept else there).append(read[1])
                 continue
             where = _where(key)
             ignored.add(where)
@@ -181,9 +182,10 @@ class EtcdDiscovery:
             text = str(read[1])
             self._standing.ignore(where, kind, text if text.startswith(where) else f"{where}: {text}")
         self._standing.use(ignored)
-        if self._sources != tuple(sources):
-            self._sources = tuple(sources)
-            self._offer(self._sources)
+        sources = (*there, *_not_replaced(kept, there))
+        if self._sources != sources:
+            self._sources = sources
+            self._offer(sources)
 
     def _parsed(self, value: bytes, where: str) -> WorkerSource | ConfigError:
         try:
@@ -201,6 +203,12 @@ class EtcdDiscovery:
                 ", ".join(news),
                 self._grace_s,
             )
+
+
+def _not_replaced(kept: Sequence[WorkerSource], there: Sequence[WorkerSource]) -> list[WorkerSource]:
+    """An engine that came back under another name or at another address is not kept out by what it was before."""
+    names, urls = {one.name for one in there}, {same_url(one.url) for one in there}
+    return [one for one in kept if one.name not in names and same_url(one.url) not in urls]
 
 
 def _where(key: bytes) -> str:

@@ -71,9 +71,11 @@ class EtcdView:
         return news
 
     def changed(self, changes: Changes, now_ms: float) -> None:
-        """A watch told of changes."""
+        """A watch told of changes; of those that a listing knew before nothing is news."""
         for event in changes.events:
             key = event.kv.key
+            if event.kv.mod_revision <= self.revision:
+                continue
             if event.type == "DELETE":
                 entry = self._there.pop(key, None)
                 if entry is not None:

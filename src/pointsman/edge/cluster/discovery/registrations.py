@@ -91,6 +91,13 @@ class Registrations:
         self._drains[order.name] = order
         return True
 
+    def drain_ended(self, name: str) -> None:
+        """Its engine is gone, or is another one now: the order does not hold for front ends that come later."""
+        order = self._drains.get(name)
+        if order is not None:
+            # With the same stamp, as no other order is given: nobody who knows this one does anything.
+            self._drains[name] = msgspec.structs.replace(order, reason=None, grace_s=None)
+
     def next_stamp_ms(self, name: str, wall_ms: float) -> float:
         """A stamp that counts above all that is known of a name, even if clocks differ."""
         known = [entry.stamp_ms for entry in (self._latest.get(name), self._drains.get(name)) if entry is not None]

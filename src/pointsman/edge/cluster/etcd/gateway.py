@@ -191,6 +191,8 @@ def _refusal(endpoint: str, path: str, status: int, body: bytes) -> Exception:
     try:
         said = decode(body, Refusal)
     except msgspec.MsgspecError:
+        if status >= 500:  # of something that stands before it
+            return _TryNextError(f"etcd {endpoint}: status {status}", sent=True)
         return EtcdRefusedError(f"{endpoint}{path} answered {status} and no JSON; is this the client port of an etcd?")
     message = said.message or said.error
     if said.code == _UNAUTHENTICATED or any(text in message for text in _OLD_TOKEN):

@@ -57,8 +57,9 @@ class AdminJoiner:
         await self._post()
 
     async def leave(self) -> None:
-        """Take the record away."""
-        await self._call("DELETE", f"/v1/workers/{quote(self._name, safe='')}?now=true", None)
+        """Take the record away, unless it is another engine's that has the name."""
+        ours = quote(msgspec.json.decode(self._record)["url"], safe="")
+        await self._call("DELETE", f"/v1/workers/{quote(self._name, safe='')}?now=true&url={ours}", None)
 
     async def _post(self) -> bool:
         async with self._turn:
@@ -83,6 +84,11 @@ class AdminJoiner:
                 said = await answer.content.read(65_536)
         except TimeoutError:
             return f"no answer within {_LIMIT_S:g} s"
+        except aiohttp.ClientConnectorCertificateError as error:
+            return (
+                f"its certificate is not trusted: {error.certificate_error}; SSL_CERT_FILE may name a file with the "
+                "authority that signed it"
+            )
         except (aiohttp.ClientError, OSError) as error:
             return str(error) or type(error).__name__
         if answer.status < 300:

@@ -45,6 +45,8 @@ class EtcdJoiner:
         self._ttl_s = ttl_s
         self._now_s = now_s
         self._lease: Lease | None = None
+        """What a record of ours may hang on."""
+        self._registered = False
         self._trouble = Trouble(f"etcd {prefix}{name}")
 
     async def run(self) -> None:
@@ -55,8 +57,8 @@ class EtcdJoiner:
                 lease = await self._register()
                 self._trouble.over()
                 pause_s = _FIRST_PAUSE_S
-                reason = await keep_lease(self._client, lease, self._now_s)
-                self._lease = None
+                reason = await keep_lease(self, lease, self._now_s)
+                self._lease, self._registered = None, False
                 self._trouble.is_(f"{reason}; registering again")
                 continue
             except (EtcdError, _TakenError) as error:
@@ -64,10 +66,19 @@ class EtcdJoiner:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, max(_FIRST_PAUSE_S, self._ttl_s / 3))
 
+    async def keep_alive(self, lease: int) -> int:
+        """As EtcdClient's. Raises LeaseLostError also when the lease lives and the record is gone all the same."""
+        ttl_s = await self._client.keep_alive(lease)
+        found = (await self._client.read(self._key)).entries
+        if found and _url_of(found[0].value) in (None, _url_of(self._record)):
+            return ttl_s
+        await self._client.revoke(lease)
+        raise LeaseLostError("somebody deleted its record, or registered another engine under its name")
+
     async def say(self, record: bytes) -> None:
         """Another record from now on."""
         self._record = record
-        if self._lease is None:
+        if self._lease is None or not self._registered:
             return
         try:
             async with asyncio.timeout(_FAREWELL_S):
@@ -77,7 +88,7 @@ class EtcdJoiner:
 
     async def leave(self) -> None:
         """Take the record away."""
-        lease, self._lease = self._lease, None
+        lease, self._lease, self._registered = self._lease, None, False
         if lease is None:
             return
         try:
@@ -88,7 +99,7 @@ class EtcdJoiner:
 
     async def _register(self) -> Lease:
         asked_at_s, record = self._now_s(), self._record
-        lease = await self._client.grant(self._ttl_s)
+        lease = self._lease = await self._client.grant(self._ttl_s)
         mine = [putting(self._key, record, lease.id)]
         try:
             outcome = await self._client.transact([created_at(self._key, 0)], mine, [reading(self._key)])
@@ -106,12 +117,13 @@ class EtcdJoiner:
             raise
         if self._now_s() - asked_at_s >= lease.ttl_s:
             raise LeaseLostError(f"etcd took more than its {lease.ttl_s} s to register it")
-        self._lease = lease
+        self._registered = True
         if self._record != record:  # it was told to say something else meanwhile
             await self._client.put(self._key, self._record, lease.id)
         return lease
 
     async def _give_back(self, lease: Lease) -> None:
+        self._lease = None
         try:
             await self._client.revoke(lease.id)
         except EtcdError:

@@ -79,9 +79,10 @@ class Joining:
         """Unready at once, no new work, then wait for what runs, at most `grace_s`; take the record away."""
         self._leaving = True
         self._engine.unready()
-        drains = self._record.encoded(draining=reason)
-        await self._all([joiner.say(drains) for joiner in self._joiners])
-        await self._wait(self._lag_s)
+        if self._tasks:  # else nobody heard of it
+            drains = self._record.encoded(draining=reason)
+            await self._all([joiner.say(drains) for joiner in self._joiners])
+            await self._wait(self._lag_s)
         self._engine.refuse()
         left = self._engine.in_flight
         if left:
@@ -94,7 +95,8 @@ class Joining:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._all([joiner.leave() for joiner in self._joiners])
+        if self._tasks:
+            await self._all([joiner.leave() for joiner in self._joiners])
 
     def hurry(self) -> None:
         """Wait no longer."""

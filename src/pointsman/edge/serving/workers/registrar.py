@@ -113,7 +113,13 @@ class Registrar:
         """Register an engine, or say something else of it. Raises ConfigError that names the key, and TakenError."""
         record = record_of_json(body, "body", RegisteredRecord)
         (source,) = checked([self._read(record)])
+        displaced = self._displaced_by(source)
         member = self._taken(source)
+        if source.name in self._leaving:
+            _log.warning(
+                "%s: was deleted and is registered again: stop or drain an engine that registers itself, instead",
+                source.name,
+            )
         registration = Registration(
             source.name,
             self._book.next_stamp_ms(source.name, self._wall_ms()),
@@ -130,17 +136,19 @@ class Registrar:
             self._book.merge(self._deletion(source.name), self._now_ms())
             raise ConfigError(trouble)
         origin = API if member is None else member.origin
-        return Posted(source, origin, member is None, await self._tell(WorkersMessage([registration])))
+        return Posted(source, origin, member is None, await self._tell(WorkersMessage([*displaced, registration])))
 
-    async def delete(self, name: str, *, now: bool) -> Reach:
+    async def delete(self, name: str, *, now: bool, url: str | None = None) -> Reach:
         """Drain an engine, then forget it; `now`: forget it at once, what runs there goes on.
 
-        Raises UnknownEngineError, and TakenError when another place names it.
+        Raises UnknownEngineError, and TakenError when another place names it, or it is not the one at `url`.
         """
         member = self._membership.member(name)
         if member is None:
             known = ", ".join(sorted(one.source.name for one in self._membership.members())) or "none"
             raise UnknownEngineError(f"no engine is called {name!r}; there are {known}")
+        if url is not None and same_url(member.source.url) != same_url(url):
+            raise TakenError(f"{name} is {member.source.url}, not {url}")
         if name not in self._sources:
             raise TakenError(
                 f"{name} is named by the {member.origin}: remove it there, or drain it: POST /v1/workers/{name}/drain"
@@ -173,6 +181,8 @@ class Registrar:
         for order in self._book.drains():
             if order.name in self._undone:
                 self._do(order)
+            elif order.reason is not None and self._drains.of(order.name) is None:
+                self._book.drain_ended(order.name)
         self._book.forget(now_ms, self._wall_ms(), [one.source.name for one in self._membership.members()])
 
     # ---- what is done
@@ -192,24 +202,39 @@ class Registrar:
 
     def _taken(self, source: WorkerSource) -> Member | None:
         """The engine itself, if there is one already. Raises TakenError when it is another one."""
+        known = self._membership.member(source.name)
+        if known is not None and same_url(known.source.url) == same_url(source.url):
+            return known  # as most are: engines register again and again
+        if known is not None:
+            raise TakenError(
+                f"{source.name} is {known.source.url} already, named by the {known.origin}; choose another name, or "
+                "delete that one first"
+            )
         for member in self._membership.members():
-            is_there = same_url(member.source.url) == same_url(source.url)
-            if member.source.name == source.name:
-                if not is_there:
-                    raise TakenError(
-                        f"{source.name} is {member.source.url} already, named by the {member.origin}; choose another "
-                        "name, or delete that one first"
-                    )
-                return member
-            if is_there:
+            if same_url(member.source.url) == same_url(source.url):
                 raise TakenError(f"{source.url} is {member.source.name} already, named by the {member.origin}")
         return None
+
+    def _displaced_by(self, source: WorkerSource) -> list[Registration]:
+        """An engine that was started again under another name answers for what it was called before: that is over."""
+        url = same_url(source.url)
+        deletions = [
+            self._deletion(name)
+            for name in self._silent
+            if name != source.name and same_url(self._sources[name].url) == url
+        ]
+        for deletion in deletions:
+            self._book.merge(deletion, self._now_ms())
+            self._unregister(deletion)
+        return deletions
 
     def _register(self, source: WorkerSource) -> None:
         self._silent.discard(source.name)
         if source.name in self._leaving:
             self._leaving.discard(source.name)
             self._drains.resume(source.name)
+        elif self._sources.get(source.name) == source:
+            return
         self._sources[source.name] = source
         self._offer()
 
@@ -233,6 +258,9 @@ class Registrar:
     def _drop(self, name: str) -> None:
         self._leaving.discard(name)
         self._silent.discard(name)
+        if name in self._undone:
+            self._undone.discard(name)
+            self._book.drain_ended(name)
         if self._sources.pop(name, None) is not None:
             self._offer()
 

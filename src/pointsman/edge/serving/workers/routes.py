@@ -88,7 +88,7 @@ class WorkerRoutes:
         if now not in ("true", "false", "1", "0"):
             return _refused(400, f"now: expected true or false, not {now!r}", "now")
         try:
-            reach = await self._registrar.delete(name, now=now in ("true", "1"))
+            reach = await self._registrar.delete(name, now=now in ("true", "1"), url=request.query.get("url"))
         except UnknownEngineError as error:
             return _refused(404, str(error))
         except TakenError as error:
