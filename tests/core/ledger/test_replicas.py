@@ -284,6 +284,8 @@ class TestExpected:
         self.dispatch(ledger, make_request("one", prompt_tokens=100))
         assert column(ledger, make_request(), Column.RUNNING) == [3]
         assert column(ledger, make_request(), Column.PREFILL_TOKENS) == [300]
+        (shown,) = ledger.snapshot().workers
+        assert (shown.sequences, shown.prefill_tokens, shown.others) == (1, 100, WorkerShare())
         assert ledger.news(0).shares[A].sequences == 1
         self.dispatch(ledger, make_request("two", prompt_tokens=100))
         assert column(ledger, make_request(), Column.RUNNING) == [6]

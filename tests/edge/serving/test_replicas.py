@@ -37,6 +37,10 @@ def others(frontend: Frontend) -> list[int]:
     return [worker.others.sequences for worker in frontend.ledger.snapshot().workers]
 
 
+def text_blocks(frontend: Frontend) -> int:
+    return frontend.ledger.snapshot().workers[0].text_blocks
+
+
 async def page(fleet: Fleet, frontend: Frontend, path: str) -> str:
     return (await fetch(fleet.pool, Origin.parse(frontend.admin_url), "GET", path)).body.decode()
 
@@ -48,13 +52,13 @@ async def test_load_prompts_status_and_goodbye(fleet: Fleet) -> None:
     two = Frontend(replace(one._settings, replicas=of(ports[1], *ports), port=0, admin_port=0))
     await two.start()
     try:
-        await fleet.until(lambda: len(one.replication.statuses()) == len(two.replication.statuses()) == 1)
-        await fleet.until(lambda: bool(two.ledger.models()))
+        await fleet.until(lambda: len(one.replication.statuses()) == len(two.replication.statuses()) == 1, 20.0)
+        await fleet.until(lambda: bool(two.ledger.models()), 20.0)
         asking = asyncio.create_task(fleet.ask("/v1/chat/completions", CHAT))
-        await fleet.until(lambda: engine.running == 1)
-        await fleet.until(lambda: others(two) == [1])
+        await fleet.until(lambda: engine.running == 1, 20.0)
+        await fleet.until(lambda: others(two) == [1], 20.0)
         assert others(one) == [0]
-        assert two.ledger.snapshot().workers[0].text_blocks == one.ledger.snapshot().workers[0].text_blocks > 0
+        await fleet.until(lambda: 0 < text_blocks(one) == text_blocks(two), 20.0)
         shown = two.status()
         assert shown.workers[0].others == 1
         assert shown.workers[0].running == 0
@@ -66,11 +70,11 @@ async def test_load_prompts_status_and_goodbye(fleet: Fleet) -> None:
         assert 'pointsman_worker_other_requests{worker="a/0"} 1.0' in metrics
         assert "pointsman_replica_messages_total" in metrics
         asking.cancel()
-        await fleet.until(lambda: others(two) == [0])
+        await fleet.until(lambda: others(two) == [0], 20.0)
         asking = asyncio.create_task(fleet.ask("/v1/chat/completions", CHAT))
-        await fleet.until(lambda: others(two) == [1])
+        await fleet.until(lambda: others(two) == [1], 20.0)
         await one.close()
-        await fleet.until(lambda: others(two) == [0] and not two.replication.statuses())
+        await fleet.until(lambda: others(two) == [0] and not two.replication.statuses(), 20.0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     finally:
@@ -102,9 +106,9 @@ async def test_one_that_replaces_another_waits_for_its_place(fleet: Fleet) -> No
     await new.start()
     await other.start()
     try:
-        await fleet.until(lambda: [s.replica for s in other.replication.statuses()] == [old.bus.replica])
+        await fleet.until(lambda: [s.replica for s in other.replication.statuses()] == [old.bus.replica], 20.0)
         await old.close()
-        await fleet.until(lambda: [s.replica for s in other.replication.statuses()] == [new.bus.replica])
+        await fleet.until(lambda: [s.replica for s in other.replication.statuses()] == [new.bus.replica], 20.0)
     finally:
         await new.close()
         await other.close()

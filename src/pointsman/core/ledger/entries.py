@@ -63,7 +63,14 @@ class WorkerEntry:
     foreign_before: int | None = None
     """Requests of others at the reading before the last."""
     others: WorkerShare = NO_SHARE
-    """What other front ends of the fleet have there, told or expected; due times are on our clock."""
+    """What other front ends of the fleet have there, as they told; due times are on our clock."""
+    guessed: WorkerShare = NO_SHARE
+    """What they are sending there at this moment, as far as one can guess."""
+
+    @property
+    def not_ours(self) -> WorkerShare:
+        """Of its numbers what other front ends have there, told and guessed."""
+        return WorkerShare(*(told + guessed for told, guessed in zip(self.others, self.guessed, strict=True)))
 
     @property
     def in_flight(self) -> int:

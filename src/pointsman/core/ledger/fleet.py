@@ -372,6 +372,7 @@ class Fleet:
 
     def _snapshot(self, entry: WorkerEntry) -> WorkerSnapshot:
         column = self.table.cells[:, entry.slot]
+        not_ours = entry.not_ours
         status = Exclusion(int(column[Column.EXCLUSION]))
         return WorkerSnapshot(
             id=entry.id,
@@ -380,11 +381,11 @@ class Fleet:
             usable=status is Exclusion.NONE,
             reason=entry.draining if entry.draining and status is Exclusion.DRAINING else entry.health.reason,
             running=entry.in_flight,
-            sequences=int(column[Column.RUNNING]) - entry.others.sequences,
+            sequences=int(column[Column.RUNNING]) - not_ours.sequences,
             foreign=int(column[Column.FOREIGN]),
             queued=int(column[Column.QUEUED]),
-            prefill_tokens=int(column[Column.PREFILL_TOKENS]) - entry.others.prefill_tokens,
-            kv_tokens=int(column[Column.KV_TOKENS]) - entry.others.kv_tokens,
+            prefill_tokens=int(column[Column.PREFILL_TOKENS]) - not_ours.prefill_tokens,
+            kv_tokens=int(column[Column.KV_TOKENS]) - not_ours.kv_tokens,
             kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
             kv_use=entry.kv_use,
             gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,

@@ -131,6 +131,7 @@ class Replicas:
     def left(self, entry: WorkerEntry) -> None:
         """Its slot may live on for requests of ours. What others have there is kept for its next incarnation."""
         self._add(entry, entry.others, NO_SHARE)
+        self._add(entry, entry.guessed, NO_SHARE, told=False)
         self.expected_at.pop(entry.slot, None)
 
     # ---- answers
@@ -138,7 +139,8 @@ class Replicas:
     def own_share(self, entry: WorkerEntry, at_ms: float) -> WorkerShare:
         """What our own requests add to a worker, as others are told."""
         numbers = [int(n) for n in self._table.cells[_COLUMNS, entry.slot]]
-        own = WorkerShare(entry.in_flight, *(n - theirs for n, theirs in zip(numbers, entry.others[1:], strict=True)))
+        theirs = zip(numbers, entry.not_ours[1:], strict=True)
+        own = WorkerShare(entry.in_flight, *(number - not_ours for number, not_ours in theirs))
         return own._replace(slo_due_in_ms=own.slo_due_in_ms - own.slo_waiting * round(at_ms))
 
     def requests(self) -> Mapping[str, int]:
@@ -166,8 +168,11 @@ class Replicas:
         change = [new - old for new, old in zip(after, before, strict=True)]
         cells, slot = self._table.cells, entry.slot
         cells[_COLUMNS, slot] += np.array(change[1:], dtype=np.int64)
+        if not told:
+            entry.guessed = WorkerShare(*(held + more for held, more in zip(entry.guessed, change, strict=True)))
+            return
         entry.others = WorkerShare(*(held + more for held, more in zip(entry.others, change, strict=True)))
-        if told and cells[Column.QUEUED, slot]:
+        if cells[Column.QUEUED, slot]:
             # As for requests of our own: the engine's count is of its last reading.
             cells[Column.QUEUED, slot] = max(0, int(cells[Column.QUEUED, slot]) + change[0])
 
