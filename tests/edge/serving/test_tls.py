@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -18,7 +19,10 @@ import uvloop
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.members import WorkerSource
+from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.configuration.tls import EngineTls, Tls
+from pointsman.edge.serving import certificates as certificates_module
+from pointsman.edge.serving.certificates import Certificates
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.tls import ListenTls
@@ -174,6 +178,76 @@ class TestListening:
             ListenTls(Tls(certificate=tls.certificate, key=pki.issue("other", "x")[1]))
         with pytest.raises(ConfigError, match=r"client_ca: can't use '/no': No such file"):
             ListenTls(Tls(certificate=tls.certificate, key=tls.key, client_ca="/no"))
+
+
+class TestCertificates:
+    """The watch misses no change, and drops what is needed no more."""
+
+    async def test_what_changed_before_the_first_look_is_read(self, pki: Pki) -> None:
+        listen = ListenTls(pki.listening())
+        certificates, read_at_the_start = Certificates([listen], Trusts()), listen._newest
+        pki.listening()
+        await certificates.look()
+        assert listen._newest is not read_at_the_start
+        assert certificates.reloads == {}, "nobody saw a change"
+
+    @pytest.mark.parametrize("engine", ["comes", "leaves"])
+    async def test_a_change_while_an_engine_comes_or_leaves_is_read(self, pki: Pki, engine: str) -> None:
+        own = EngineTls(ca=pki.authority("own.pem", pki.ca))
+        trusts = Trusts()
+        if engine == "leaves":
+            trusts.use("https://a", own)
+        certificates = Certificates([ListenTls(pki.listening())], trusts)
+        await certificates.look()
+        pki.listening()
+        trusts.use("https://a", own if engine == "comes" else None)
+        await certificates.look()
+        assert certificates.reloads == {"read": 1}
+
+    async def test_files_of_an_engine_that_left_are_no_fault(self, pki: Pki) -> None:
+        trusts = Trusts()
+        for host in "ab":
+            trusts.use(f"https://{host}", EngineTls(ca=pki.authority(f"{host}.pem", pki.ca)))
+        certificates = Certificates([], trusts)
+        await certificates.look()
+        (pki.folder / "a.pem").unlink()
+        await certificates.look()
+        assert len(certificates.faults) == 1
+        trusts.forget("https://a")
+        assert trusts.files() == [pki.folder / "b.pem"]
+        await certificates.look()
+        assert certificates.faults == ()
+
+    async def test_a_prober_forgets_the_trust_of_an_engine_that_left(self, pki: Pki) -> None:
+        trusts = Trusts()
+        own = EngineTls(ca=pki.authority("own.pem", pki.ca))
+        async with Prober(lambda event: None, lambda: 0.0, random.Random(1), trusts=trusts) as prober:
+            await prober.start([WorkerSource(name="a", url="https://127.0.0.1:9", tls=own)])
+            assert trusts.files() == [pki.folder / "own.pem"]
+            await prober.remove("a")
+        assert trusts.files() == []
+
+    async def test_the_watch_outlives_what_nobody_expected(self, pki: Pki, monkeypatch, caplog) -> None:
+        listen, looks = ListenTls(pki.listening()), 0
+
+        def fails() -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                raise ZeroDivisionError("what it says")
+
+        monkeypatch.setattr(certificates_module, "LOOK_EVERY_S", 0.01)
+        monkeypatch.setattr(listen, "renew", fails)
+        certificates = Certificates([listen], Trusts())
+        certificates.start()
+        async with asyncio.timeout(10):
+            while not certificates.faults:
+                await asyncio.sleep(0.01)
+            assert "ZeroDivisionError" in certificates.faults[0]
+            pki.listening()
+            while certificates.faults:
+                await asyncio.sleep(0.01)
+        await certificates.close()
 
 
 def test_an_authority_that_was_removed_is_trusted_no_more_under_uvloop(pki: Pki) -> None:

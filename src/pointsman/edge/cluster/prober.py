@@ -128,6 +128,7 @@ class Prober:
         watch, task = self._watches.pop(name)
         self._urls.discard(same_url(watch.source.url))
         await _stop([task])
+        self._trusts.forget(watch.source.url)
         watch.leave(reason)
 
     def retime(self, timing: ProbeTiming) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
@@ -28,11 +29,13 @@ class Certificates(Collector):
     def __init__(self, ports: Iterable[ListenTls | None], trusts: Trusts) -> None:
         self._ports = tuple(port for port in ports if port is not None)
         self._trusts = trusts
-        self._stamp: Stamp | None = None
+        self._stamps: dict[Path, Stamp] = {}
+        """Of each file, when it was looked at last."""
         self.faults: tuple[str, ...] = ()
         """What is wrong with files as they are now; what was read before holds."""
         self.reloads: Counter[str] = Counter()
         """By what came of it: read, broken."""
+        self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -48,21 +51,37 @@ class Certificates(Collector):
 
     async def _run(self) -> None:
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:
+                # The watch must outlive whatever stands in a file: it is what takes new certificates.
+                fault = f"certificates can't be read, for a reason that nobody expected ({type(error).__name__})"
+                if self.faults != (fault,):
+                    _log.exception("the certificates read before stay in force")
+                self.faults = (fault,)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """Have the files read again if one has changed."""
+        """Have the files read again if one has changed, came or went.
+
+        What came was read when it was added, and may have changed since then; what went may have been broken.
+        """
+        async with self._turn:
+            await self._look()
+
+    async def _look(self) -> None:
         files = [*(file for port in self._ports for file in port.files()), *self._trusts.files()]
-        stamp: Stamp = await asyncio.to_thread(stamp_of, files) if files else ()
-        before, self._stamp = self._stamp, stamp
-        if before is None or stamp == before or len(stamp) != len(before):
-            return  # the first look, or an engine came or left: all was read when it was added
+        stamps = await asyncio.to_thread(_stamps_of, files) if files else {}
+        before, self._stamps = self._stamps, stamps
+        if stamps == before:
+            return
         faults = await asyncio.to_thread(self._renew)
-        self.reloads["broken" if faults else "read"] += 1
+        changed = any(before.get(file, stamp) != stamp for file, stamp in stamps.items())
+        if changed or faults:
+            self.reloads["broken" if faults else "read"] += 1
         if faults and faults != self.faults:
             _log.error("the certificates read before stay in force: %s", "; ".join(faults))
-        elif not faults:
+        elif changed and not faults:
             _log.info("certificates were read again; connections from now on use them")
         self.faults = faults
 
@@ -78,6 +97,10 @@ class Certificates(Collector):
 
     def collect(self) -> Iterator[MetricFamily]:
         """Their metrics; none where there are no files."""
-        if self._stamp:
+        if self._stamps:
             yield counter(names.CERTIFICATE_RELOADS, ("outcome",), (((o,), n) for o, n in self.reloads.items()))
             yield gauge(names.CERTIFICATES_BROKEN, (), [((), 1 if self.faults else 0)])
+
+
+def _stamps_of(files: Iterable[Path]) -> dict[Path, Stamp]:
+    return {file: stamp_of((file,)) for file in files}

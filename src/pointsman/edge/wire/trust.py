@@ -55,10 +55,15 @@ class Trusts:
         origin = Origin.parse(url)
         if tls is None:
             self._by_origin.pop(origin, None)
-            return
-        if tls not in self._own:
-            self._own[tls] = _trust(tls, "tls")
-        self._by_origin[origin] = self._own[tls]
+        else:
+            self._by_origin[origin] = self._own[tls] = self._own.get(tls) or _trust(tls, "tls")
+        used = {id(trust) for trust in self._by_origin.values()}
+        # Another dictionary: a thread may be reading this one.
+        self._own = {each: trust for each, trust in self._own.items() if id(trust) in used}
+
+    def forget(self, url: str) -> None:
+        """There is no engine at `url` any more. Files that only it needed are read no more."""
+        self.use(url, None)
 
     def of(self, origin: Origin) -> Trust | None:
         """Of the engine there; None: it has no https."""
