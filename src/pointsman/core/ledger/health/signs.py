@@ -38,10 +38,10 @@ class Signs:
 
     __slots__ = (
         "_first_tokens",
+        "_prefilled_tokens",
         "_readings",
         "crawls_since_ms",
         "late_count",
-        "_prefilled_tokens",
         "tokens_late",
         "window_ms",
     )
