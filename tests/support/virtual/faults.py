@@ -26,6 +26,8 @@ class Fault:
     """What `status` must say of the engine while it lasts."""
     ends_within_s: float
     """After the strike, whatever was there has ended well, although the fault may last."""
+    outcomes: tuple[str, str, str]
+    """What becomes of requests that are there: before their first token, midway, during a drain."""
     prepare: Act | None = None
     """Before the requests are sent that it is to hit."""
 
@@ -112,15 +114,96 @@ async def _lose_events(fleet: VirtualFleet, engine: VirtualEngine) -> None:
     fleet.loop.call_later(6.0, lambda: engine.set_faults(events={"stop": True}))
 
 
+RESENT = "sent once more, to another engine"
+MOVED = "goes on at another engine after the last token sent"
+STAYS = "is answered by the same engine"
 FAULTS = [
-    Fault("kill -9", _kill, _start, 30.0, re.compile("refused|closed the connection|cannot connect"), 15.0),
-    Fault("SIGSTOP", _stop, _go_on, 120.0, re.compile("not answered within|no token for"), 25.0),
-    Fault("connection reset", _reset, nothing, 5.0, re.compile("reset by peer"), 15.0),
-    Fault("500s", _fail, _work, 40.0, re.compile("answered 500|injected fault|error event"), 15.0, prepare=_will_break),
-    Fault("slow loris", _drip, _flow, 120.0, re.compile("not answered within|no token for"), 25.0),
-    Fault("half-open TCP", _half_open, nothing, 90.0, re.compile("timed out|nothing whole came|no token for"), 45.0),
-    Fault("restart with empty cache", _restart, nothing, 5.0, re.compile("closed the connection"), 15.0),
-    Fault("event loss", _lose_events, _work, 50.0, re.compile("missing|are lost|asked for|replay"), 15.0),
-    Fault("metric lies", _lie, _tell_the_truth, 40.0, re.compile("metrics|load"), 15.0),
-    Fault("DNS change", _move, nothing, 30.0, re.compile("refused|closed the connection|cannot connect"), 15.0),
+    Fault(
+        "kill -9",
+        _kill,
+        _start,
+        30.0,
+        re.compile("refused|closed the connection|cannot connect"),
+        15.0,
+        (RESENT, MOVED, MOVED),
+    ),
+    Fault(
+        "SIGSTOP",
+        _stop,
+        _go_on,
+        120.0,
+        re.compile("not answered within|no token for"),
+        25.0,
+        (f"{RESENT}, once health has given the engine up", f"{MOVED}, once health has given the engine up", MOVED),
+    ),
+    Fault("connection reset", _reset, nothing, 5.0, re.compile("reset by peer"), 15.0, (RESENT, MOVED, MOVED)),
+    Fault(
+        "500s",
+        _fail,
+        _work,
+        40.0,
+        re.compile("answered 500|injected fault|error event"),
+        15.0,
+        (RESENT, f"with an error event: {MOVED}", f"with an error event: {MOVED}"),
+        prepare=_will_break,
+    ),
+    Fault(
+        "slow loris",
+        _drip,
+        _flow,
+        120.0,
+        re.compile("not answered within|no token for"),
+        25.0,
+        (f"{RESENT}, once health has given the engine up", f"{MOVED}, once health has given the engine up", MOVED),
+    ),
+    Fault(
+        "half-open TCP",
+        _half_open,
+        nothing,
+        90.0,
+        re.compile("timed out|nothing whole came|no token for"),
+        45.0,
+        (f"{RESENT}, once the kernel's keep-alive or health has noticed", f"{MOVED}, as soon", f"{MOVED}, as soon"),
+    ),
+    Fault(
+        "restart with empty cache",
+        _restart,
+        nothing,
+        5.0,
+        re.compile("closed the connection"),
+        15.0,
+        (RESENT, MOVED, MOVED),
+    ),
+    Fault(
+        "event loss",
+        _lose_events,
+        _work,
+        50.0,
+        re.compile("missing|are lost|asked for|replay"),
+        15.0,
+        (STAYS, STAYS, STAYS),
+    ),
+    Fault("metric lies", _lie, _tell_the_truth, 40.0, re.compile("metrics|load"), 15.0, (STAYS, STAYS, STAYS)),
+    Fault(
+        "DNS change",
+        _move,
+        nothing,
+        30.0,
+        re.compile("refused|closed the connection|cannot connect"),
+        15.0,
+        (RESENT, MOVED, MOVED),
+    ),
 ]
+
+
+def table() -> str:
+    """What docs/reliability.md says of each fault."""
+    lines = [
+        "| Fault | before the first token: the request | mid-stream: it | while the engine drains: it | over within |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {fault.name} | {' | '.join(text for text in fault.outcomes)} | {fault.ends_within_s:.0f} s |"
+        for fault in FAULTS
+    ]
+    return "\n".join(lines) + "\n"

@@ -118,6 +118,10 @@ class VirtualFleet:
         answer, task = self.client.start(self.url(), "/v1/chat/completions", body)
         return answer, task, body
 
+    def plain(self, **fields: Any) -> tuple[Answer, asyncio.Task[Answer], dict[str, Any]]:
+        """The same without streaming."""
+        return self.chat(stream=False, stream_options=None, **fields)
+
     def body(self, number: int, **fields: Any) -> dict[str, Any]:
         """Of a chat request that is like no other."""
         words = " ".join(f"word{number} number {n} of it" for n in range(40))

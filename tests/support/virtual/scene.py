@@ -168,18 +168,18 @@ class Scene:
     async def _judge(self) -> None:
         truth = await self.fleet.truth([one.body for one in self.outcome.asked])
         for number, (one, right) in enumerate(zip(self.outcome.asked, truth, strict=True)):
-            wrong = _wrong(one.answer, right)
-            if wrong:
+            why = wrong(one.answer, right)
+            if why:
                 when = "during" if one.during else "before"
-                self.outcome.failures.append(
-                    f"request {number} ({when} the fault, first at {one.first_worker}): {wrong}"
-                )
+                self.outcome.failures.append(f"request {number} ({when} the fault, first at {one.first_worker}): {why}")
 
 
-def _wrong(answer: Answer, right: Answer) -> str:
+def wrong(answer: Answer, right: Answer) -> str:
     """Why an answer is not the right one; empty: it is."""
     if not answer.over.is_set():
         return f"still open after {answer.tokens} tokens"
+    if right.status == 200 and not right.events:
+        return _plain_wrong(answer, right)
     if not answer.whole:
         return f"status {answer.status}, {answer.tokens} tokens, {answer.error or answer.broken or 'no [DONE]'}"
     if answer.text != right.text:
@@ -190,6 +190,17 @@ def _wrong(answer: Answer, right: Answer) -> str:
         if _of(answer, what) != _of(right, what):
             return f"{what}: {_of(answer, what)}, right is {_of(right, what)}"
     return ""
+
+
+def _plain_wrong(answer: Answer, right: Answer) -> str:
+    """The same of an answer that is no stream."""
+    if answer.status != 200 or answer.broken:
+        return f"status {answer.status}, {answer.broken or bytes(answer.body[:200])!r}"
+    said, due = json.loads(answer.body), json.loads(right.body)
+    counts = ("prompt_tokens", "completion_tokens")
+    if said["choices"] != due["choices"]:
+        return f"{said['choices']}, right is {due['choices']}"
+    return "" if all(said["usage"][key] == due["usage"][key] for key in counts) else f"usage is {said['usage']}"
 
 
 def _of(answer: Answer, what: str) -> Any:
