@@ -130,8 +130,12 @@ def test_only_a_closed_terminal_makes_hang_up_an_end(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "open", fake_open)
     signals = Signals()
     assert not signals.hung_up()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    under_nohup = Signals()
+    signal.signal(signal.SIGHUP, before)
     opened[0] = False
     assert signals.hung_up()
+    assert not under_nohup.hung_up()
     assert not Signals().hung_up()  # it never had one
 
 

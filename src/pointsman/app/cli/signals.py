@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 
@@ -14,11 +15,12 @@ class Signals:
         """On the second signal: wait for nobody any more, but end properly."""
         self.reload: Callable[[], None] | None = None
         """On SIGHUP."""
-        self._had_terminal = has_terminal()
+        # Under `nohup` the end of a terminal is meant to end nothing.
+        self._ends_with_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
 
     def hung_up(self) -> bool:
         """SIGHUP came because the terminal was closed: then it asks to stop, as it does any program."""
-        return self._had_terminal and not has_terminal()
+        return self._ends_with_terminal and not has_terminal()
 
 
 def has_terminal() -> bool:
