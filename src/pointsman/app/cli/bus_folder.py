@@ -1,4 +1,4 @@
-"""Where front ends of one `serve --processes` find each other's sockets: a folder of this user alone, gone at the end."""
+"""Where front ends of one `serve --processes` find each other's sockets: a folder of this user, gone at the end."""
 
 from __future__ import annotations
 

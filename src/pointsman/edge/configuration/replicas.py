@@ -20,7 +20,8 @@ class Replicas(msgspec.Struct, frozen=True, kw_only=True):
     """Other front ends of the same fleet. Those of one `serve --processes` find each other without it."""
 
     listen: Annotated[
-        ReplicaPlace | None, Meta(description="Where this one tells others of its load: `tcp://host:port`; with `etcd`, port 0 takes any.")
+        ReplicaPlace | None,
+        Meta(description="Where this one tells others of its load: `tcp://host:port`; with `etcd`, port 0 takes any."),
     ] = None
     peers: Annotated[
         tuple[ReplicaPlace, ...],

@@ -1,7 +1,7 @@
 """PrefixLoans: a front end that starts asks another one what was sent where; else it would begin with empty hands.
 
-Only of workers that announce nothing: what others hold they say themselves. It asks one of the others, when it knows its
-workers, and the next one when that does not answer.
+Only of workers that announce nothing: what others hold they say themselves. It asks one of the others, when it knows
+its workers, and the next one when that does not answer.
 """
 
 from __future__ import annotations
