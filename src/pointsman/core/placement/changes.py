@@ -130,7 +130,7 @@ def gang_to_move(
     otherwise one whose floors still do, otherwise one of lower priority that would have to go. Non-preemptible ones are
     left alone. Raises BudgetSpentError."""
     sizes = sorted(
-        (placement.requests().gpu_milli, name)
+        (placement.requests.gpu_milli, name)
         for name, placement in state.placements.items()
         if name != gang.name and placement.gang.preemptible
     )

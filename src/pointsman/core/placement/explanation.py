@@ -17,6 +17,8 @@ from pointsman.core.placement.shortfall import missing_in_cluster, tightest_doma
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.tables import BudgetSpentError
 
+_NOT_SO_CLOSE = "It fits the cluster, but not as close together as its constraints want."
+
 
 def reason_of(
     state: ClusterState,
@@ -26,8 +28,10 @@ def reason_of(
     timer: Timer,
     *,
     proved: bool = True,
+    measured: bool = True,
 ) -> Unplaced:
-    """Why these replicas do not fit, without trying changes. `proved` False: it is only known that time ran out."""
+    """Why these replicas do not fit, without trying changes. `proved` False: it is only known that time ran out;
+    `measured` False: what is missing where is left out, which takes longer than to see that something is."""
     unfit = _unfit(state, gang, wanted)
     if unfit:
         role = unfit[0][0]
@@ -41,10 +45,12 @@ def reason_of(
         text = f"{told}; give it more time to learn why."
         return Unplaced(gang, Reason.INSUFFICIENT_CAPACITY, text, proved=proved)
     if not fits_apart:
-        return _capacity(state, gang, wanted, kept, timer)
+        return _capacity(state, gang, wanted, kept, timer, measured=measured)
     if not proved:
         text = "It fits without its constraints of closeness; time ran out before a place that keeps them was found."
         return Unplaced(gang, Reason.TOPOLOGY_UNSATISFIED, text, proved=False)
+    if not measured:
+        return Unplaced(gang, Reason.TOPOLOGY_UNSATISFIED, _NOT_SO_CLOSE)
     return _topology(state, gang, wanted, kept, timer)
 
 
@@ -81,10 +87,16 @@ def explain(
 
 
 def _capacity(
-    state: ClusterState, gang: Gang, wanted: Mapping[str, int], kept: Placement | None, timer: Timer
+    state: ClusterState,
+    gang: Gang,
+    wanted: Mapping[str, int],
+    kept: Placement | None,
+    timer: Timer,
+    *,
+    measured: bool = True,
 ) -> Unplaced:
     try:
-        missing = missing_in_cluster(state, gang, wanted, kept, timer)
+        missing = missing_in_cluster(state, gang, wanted, kept, timer) if measured else ()
     except BudgetSpentError:
         missing = ()
     if missing:
@@ -108,8 +120,7 @@ def _topology(
         culprit, culprit_alone = _culprit(state, gang, wanted, kept, constraints, timer)
         tightest = tightest_domain(state, gang, wanted, kept, culprit, constraints, timer)
     except BudgetSpentError:
-        text = "It fits the cluster, but not as close together as its constraints want."
-        return Unplaced(gang, Reason.TOPOLOGY_UNSATISFIED, text)
+        return Unplaced(gang, Reason.TOPOLOGY_UNSATISFIED, _NOT_SO_CLOSE)
     what = "Each replica" if culprit.within_replica else "What has to be together"
     if tightest is None:
         text = f"No node is in a domain of level {culprit.level}, which {culprit.origin} wants."

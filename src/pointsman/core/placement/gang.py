@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.cluster import Toleration
@@ -85,7 +86,7 @@ class Scope:
     """The field that says so, for people: `required`, `prefill.required`, `near prefill, decode`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gang:
     """A deployment. Raises PlacementError that names the role or constraint that can't be."""
 
@@ -148,10 +149,23 @@ class Gang:
         for near in self.near:
             yield Scope(frozenset(near.roles), near.level, near.required, f"near {', '.join(near.roles)}")
 
-    @property
+    @cached_property
     def floor(self) -> Resources:
         """What all its floors ask for together."""
+        return self._together({group.name: group.min_replicas for group in self.groups})
+
+    @cached_property
+    def wish(self) -> Resources:
+        """What it asks for with all its elastic replicas."""
+        return self._together({group.name: group.max_replicas for group in self.groups})
+
+    @cached_property
+    def shape(self) -> str:
+        """The same for gangs that fit the same nodes: roles, and what is required of their closeness."""
+        return repr((self.groups, self.near, self.required))
+
+    def _together(self, replicas: Mapping[str, int]) -> Resources:
         total = NOTHING
         for group in self.groups:
-            total = total + group.requests.times(group.pods_per_replica * group.min_replicas)
+            total = total + group.requests.times(group.pods_per_replica * replicas[group.name])
         return total

@@ -99,6 +99,7 @@ class Placement:
         """Whether every role has all it may have."""
         return all(self.replicas[group.name] >= group.max_replicas for group in self.gang.groups)
 
+    @cached_property
     def requests(self) -> Resources:
         """What its pods hold together."""
         groups = {group.name: group for group in self.gang.groups}

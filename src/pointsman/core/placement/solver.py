@@ -35,7 +35,8 @@ def place(
 
     `kept` is what is there of it already (a gang to repair or to grow): it stays where it is, it chooses the domain of
     what is required, and only what is missing is added. If the state holds it, its resources count as its own.
-    `explained` False names the reason but tries no changes. `clock_s` is any clock that does not go back.
+    `explained` False names the reason, but measures nothing and tries no changes. `clock_s` is any clock that does not
+    go back.
     Raises PlacementError for a level that the topology lacks, or a gang that is held and not `kept`.
     """
     started_s = clock_s()
@@ -49,11 +50,13 @@ def place(
     try:
         found = attempt(state, gang, wanted, timer.part(_FLOOR_SHARE), kept=kept)
     except BudgetSpentError:
-        answer: Placement | Unplaced = reason_of(state, gang, wanted, kept, timer, proved=False)
+        answer: Placement | Unplaced = reason_of(state, gang, wanted, kept, timer, proved=False, measured=explained)
         return replace(answer, elapsed_s=clock_s() - started_s)
     if found is None:
-        diagnose = explain if explained else reason_of
-        answer = diagnose(state, gang, wanted, kept, timer, proved=True)
+        if explained:
+            answer = explain(state, gang, wanted, kept, timer)
+        else:
+            answer = reason_of(state, gang, wanted, kept, timer, measured=False)
         return replace(answer, elapsed_s=clock_s() - started_s)
     own = kept.pods if kept else ()
     if found.problem is None or found.found is None:

@@ -23,7 +23,7 @@ def misfits(
     nobody = Usage.of(tree, ())
     for kind in kinds:
         name = kind.gang.name
-        found = place(state, kind.gang, budget_s=_BUDGET_S, clock_s=clock_s, elastic=False, explained=False)
+        found = place(state, kind.gang, budget_s=_BUDGET_S, clock_s=clock_s, elastic=False)
         if isinstance(found, Unplaced):
             if found.proved:
                 yield f"{name} does not fit even while nothing else is placed, so it never is: {found.text}"

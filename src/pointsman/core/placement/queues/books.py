@@ -93,9 +93,7 @@ class Books:
 
     def reduced(self, left: Mapping[str, Placement | None]) -> Books:
         """With many gangs that hold only some of their pods, or nothing. Nothing is said about why."""
-        usage = self.usage
-        for name, placement in left.items():
-            usage = usage.changed(self.state.placements[name], placement)
+        usage = self.usage.all_changed((self.state.placements[name], placement) for name, placement in left.items())
         return replace(self, state=self.state.reduced(left), usage=usage)
 
     def placed(self, placement: Placement, why: Why) -> Books:

@@ -97,7 +97,8 @@ def cycle(
     first = {gang.name for gang in pending if gang.name in lost}
     round_.go(sorted((gang for gang in pending if gang.name in first), key=in_queue))
     still_waiting = {gang.name: gang for gang in pending if gang.name not in round_.books.state.placements}
-    round_.books, left = claimed(round_.books, still_waiting, reservations or Reservations())
+    books, left = claimed(round_.books, still_waiting, reservations or Reservations())
+    round_.go_on_with(books)
     placed = round_.books.state.placements
     line = FairOrder(tree, books.shares, [gang for gang in pending if gang.name not in first | placed.keys()])
     round_.go(iter(lambda: line.next(round_.books.usage), None))
@@ -122,7 +123,16 @@ class _Round:
         self.waiting: dict[str, Unplaced] = {}
         self._is_over = is_over
         self._misfits: dict[str, Unplaced] = {}
+        self._answers: dict[tuple[str, str, int, bool], Unplaced] = {}
+        """Of gangs that are alike in all that counts: none of them needs a look of its own."""
         self._in_vain: set[tuple[str, str, int, bool]] = set()
+
+    def go_on_with(self, books: Books) -> None:
+        """Somebody else may have made room meanwhile, so nothing is known any more."""
+        self.books = books
+        self._misfits.clear()
+        self._answers.clear()
+        self._in_vain.clear()
 
     def go(self, gangs: Iterable[Gang]) -> None:
         for gang in gangs:
@@ -135,12 +145,14 @@ class _Round:
         if self._is_over():
             text = "the time of the cycle was spent before it was its turn"
             return Unplaced(gang, Reason.INSUFFICIENT_CAPACITY, text, proved=False)
-        shape = repr((gang.groups, gang.near, gang.required))
+        kind = (gang.shape, gang.queue, gang.priority, gang.preemptible)
+        if kind in self._answers:
+            return replace(self._answers[kind], gang=gang)
         refusal = books.usage.refusal(gang, floor_of(gang), firm_part(gang))
         if refusal is not None:
             answer = Unplaced(gang, Reason.QUOTA_EXCEEDED, refusal)
-        elif shape in self._misfits:
-            answer = replace(self._misfits[shape], gang=gang)
+        elif gang.shape in self._misfits:
+            answer = replace(self._misfits[gang.shape], gang=gang)
         else:
             found = books.try_place(gang)
             if not isinstance(found, Unplaced):
@@ -148,19 +160,16 @@ class _Round:
                 return None
             answer = found
             if found.proved:
-                self._misfits[shape] = found
-        if answer.reason is Reason.NODE_UNFIT:
-            return answer
-        kind = (shape, gang.queue, gang.priority, gang.preemptible)
-        if kind in self._in_vain:
-            return answer
-        way = given_way(books, gang)
+                self._misfits[gang.shape] = found
+        way = None
+        if answer.reason is not Reason.NODE_UNFIT and kind not in self._in_vain:
+            way = given_way(books, gang)
         if way is None:
             self._in_vain.add(kind)
+            if answer.proved:
+                self._answers[kind] = answer
             return answer
-        self.books = way
-        self._misfits.clear()
-        self._in_vain.clear()
+        self.go_on_with(way)
         return None
 
 

@@ -31,7 +31,6 @@ class FairOrder:
         self._waiting: dict[str, list[Gang]] = {}
         for gang in sorted(gangs, key=in_queue, reverse=True):
             self._waiting.setdefault(gang.queue, []).append(gang)
-        self._floors = {gang.name: floor_of(gang) for waiting in self._waiting.values() for gang in waiting}
 
     def next(self, usage: Usage) -> Gang | None:
         """The next one, which then waits no longer; None when there is none. Queues that are not there come last."""
@@ -46,19 +45,14 @@ class FairOrder:
         if not children:
             waiting = self._waiting.get(name)
             return waiting[-1] if waiting else None
-        best: tuple[_Key, Gang] | None = None
-        for child in children:
-            gang = self._best(child.name, usage)
-            if gang is None:
-                continue
-            key = self._key(child, gang, usage)
-            if best is None or key < best[0]:
-                best = key, gang
-        return None if best is None else best[1]
+        found = [(child, gang) for child in children if (gang := self._best(child.name, usage)) is not None]
+        if len(found) < 2:
+            return found[0][1] if found else None
+        return min(found, key=lambda pair: self._key(*pair, usage))[1]
 
     def _key(self, queue: Queue, gang: Gang, usage: Usage) -> _Key:
         held, share, quota = usage.held[queue.name], self._shares[queue.name], queue.quota.amounts
-        asked = self._floors[gang.name]
+        asked = floor_of(gang)
         with_gang = plus(held, asked)
         kinds = [kind for kind in range(3) if asked[kind]]
         over_share = any(held[kind] >= share[kind] for kind in kinds)

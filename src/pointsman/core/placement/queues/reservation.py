@@ -86,12 +86,14 @@ def next_in_line(books: Books, starving: Iterable[Gang], reservations: Reservati
     has some."""
     if reservations.current is not None:
         return reservations
+    nowhere: set[str] = set()
     for gang in sorted(starving, key=lambda gang: (gang.submitted_at_s, gang.name)):
         if books.now_s - gang.submitted_at_s < books.settings.reserve_after_s or books.is_late():
             break
-        if gang.name in reservations.resting_until_s:
+        if gang.name in reservations.resting_until_s or gang.shape in nowhere:
             continue
         nodes = _nodes_for(books, gang)
+        nowhere.add(gang.shape)
         if nodes is not None:
             return replace(reservations, current=SetAside(gang.name, nodes, books.now_s))
     return reservations

@@ -24,14 +24,17 @@ class Usage:
     def of(cls, tree: QueueTree, placements: Iterable[Placement]) -> Usage:
         """What these hold. Gangs of queues that are not there count for nobody."""
         usage = cls(tree, dict.fromkeys(tree.by_name, NONE), dict.fromkeys(tree.by_name, NONE))
-        for placement in placements:
-            usage = usage.changed(None, placement)
-        return usage
+        return usage.all_changed((None, placement) for placement in placements)
 
     def changed(self, before: Placement | None, after: Placement | None) -> Usage:
         """With what a gang holds now instead of what it held."""
+        return self.all_changed([(before, after)])
+
+    def all_changed(self, changes: Iterable[tuple[Placement | None, Placement | None]]) -> Usage:
+        """The same of many gangs in one go."""
         held, firm = dict(self.held), dict(self.firm)
-        for placement, change in ((before, minus), (after, plus)):
+        parts = ((placement, change) for pair in changes for placement, change in zip(pair, (minus, plus), strict=True))
+        for placement, change in parts:
             if placement is None:
                 continue
             gang = placement.gang
@@ -112,12 +115,8 @@ class Usage:
 
 
 def held_by(placement: Placement) -> Amounts:
-    """What the replicas of a gang hold."""
-    total = NONE
-    for group in placement.gang.groups:
-        count = group.pods_per_replica * placement.replicas[group.name]
-        total = plus(total, amounts_of(group.requests.times(count)))
-    return total
+    """What the pods of a gang hold."""
+    return amounts_of(placement.requests)
 
 
 def quotas(tree: QueueTree) -> dict[str, Amounts]:
@@ -137,7 +136,4 @@ def firm_part(gang: Gang) -> Amounts:
 
 def wish_of(gang: Gang) -> Amounts:
     """What it asks for with all its elastic replicas."""
-    total = NONE
-    for group in gang.groups:
-        total = plus(total, amounts_of(group.requests.times(group.pods_per_replica * group.max_replicas)))
-    return total
+    return amounts_of(gang.wish)
