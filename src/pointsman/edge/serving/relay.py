@@ -333,7 +333,7 @@ class Relay:
         if status >= 300 or not _is_event_stream(headers):
             self._kept = []
         elif self._reader is None:
-            self._scanner = StreamScanner(hide_usage=self._exchange.adds_usage)
+            self._scanner = StreamScanner(hide_usage=self._exchange.adds_usage, whole_events=True)
         else:
             self._scanner = self._tracked = self._reader(self._fault_seen)
 

@@ -1,4 +1,4 @@
-"""Front ends of one fleet that die, and that do not hear each other for a while."""
+"""Front ends that die or do not hear each other, clients that drip or vanish, streams that can not go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from pointsman.core.model.replica import NO_SHARE
+from pointsman.edge.serving.failover import FailoverSettings, RouteFailoverSettings
 from support.virtual.fleet import VirtualFleet, fleet_of
 from support.virtual.loop import VirtualLoop, run_virtual
 from support.virtual.scene import wrong
@@ -102,5 +103,23 @@ def test_clients_that_drip_and_clients_that_vanish_hold_nothing_for_long() -> No
             await fleet.until(lambda: fleet.engines[0].running == 0, 60.0, 0.5)
             fleet.network.lighten("10.9.9.9")
             await fleet.until(lambda: not fleet.at_rest(), 5.0)
+
+    run_virtual(main)
+
+
+def test_a_stream_that_can_not_go_on_ends_with_a_whole_event_wherever_it_broke() -> None:
+    """The engine dies within an event: half an event before the error would be no JSON to any client."""
+    off = FailoverSettings(route=RouteFailoverSettings(retries=0, migration=False))
+
+    async def main(loop: VirtualLoop) -> None:
+        async with fleet_of(loop, 1, 1, frontend={"failover": off}) as fleet:
+            answer, task, _ = fleet.chat()
+            await fleet.until(lambda: answer.tokens > 5)
+            fleet.network.drip(fleet.engines[0].address, 0.01)
+            await asyncio.sleep(1.53)
+            fleet.engines[0].kill()
+            await asyncio.wait([task], timeout=30.0)
+            assert (answer.broken, answer.done) == ("", False)
+            assert answer.error["code"] == "stream_broken"
 
     run_virtual(main)
