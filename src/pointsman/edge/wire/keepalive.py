@@ -22,7 +22,7 @@ _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 def keep_alive(transport: asyncio.BaseTransport, *, also_unread: bool = False) -> None:
-    """Have the kernel ask every few seconds whether the other side is there still; a process that hangs counts as there.
+    """Have the kernel ask every few seconds whether the other side is there; a process that hangs counts as there.
 
     `also_unread`: it is given up as well when it takes nothing of what was sent for as long.
     """
