@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from pointsman.app.cli import main
 from support.etcd_server import EtcdServer
@@ -73,7 +74,11 @@ def in_flight(admin_url: str) -> int:
         (["--join", "etcd://a", "--advertise", "10.0.0.1"], "--advertise '10.0.0.1': expected the base URL"),
         (["--join", "etcd://a", "--join-ttl", "1s"], "--join-ttl 1s: expected whole seconds, 3s or more"),
         (["--join", "etcd://a", "--drain-grace", "5"], "--drain-grace '5': expected a duration"),
+        (["--join", "etcd://a", "--advertise", "http://0.0.0.0:8000"], "0.0.0.0 is no address under which others"),
+        (["--join", "etcd://a", "--advertise", "http://None:8000"], "none is no address under which others"),
         (["--name", "x"], "--name: is for --join, which is missing"),
+        (["--drain-grace", "5m"], "--drain-grace: is for --join, which is missing"),
+        (["--join-ttl", "20s"], "--join-ttl: is for --join, which is missing"),
         (["--join", "etcd://a", "--name", "a/b", "--port", "0"], "--name: name: expected text"),
         (["--join", "etcd://a", "--join-config", "absent.yaml"], "absent.yaml: can't be read"),
     ],
@@ -109,6 +114,28 @@ def test_in_and_out_over_the_admin_port(start: Callable[..., Any]) -> None:
     assert first.process.wait(LIMIT_S) == 0
     eventually(lambda: engines(admin_url) == {})
     assert front_end.stop() == 0
+
+
+def test_an_admin_port_with_a_certificate(start: Callable[..., Any], tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    (tmp_path / "config.yaml").write_text(
+        "control-plane: {admin_tls: {certificate: server.pem, key: server.pem}}\nauth: {admin_key: secret}\n"
+    )
+    front_end = start("serve", "--config", "config.yaml", "--wait-for-engines", "--port", "0", "--admin-port", "0")
+    admin_url = front_end.line("pointsman serves").split("admin: ")[1].split(";")[0]
+    assert admin_url.startswith("https://")
+    joining = ("engine", "--kind", "sim", "--model", "m", "--port", "0", "--join", admin_url)
+    stranger = start(*joining, "--name", "stranger")
+    assert "SSL_CERT_FILE" in stranger.line("its certificate is not trusted")
+    without_key = start(*joining, "--name", "without", SSL_CERT_FILE="authority.pem")
+    without_key.line("set POINTSMAN_ADMIN_KEY")
+    friend = start(*joining, "--name", "friend", SSL_CERT_FILE="authority.pem", POINTSMAN_ADMIN_KEY="secret")
+    friend.line("registered at https://")
+    for process in (stranger, without_key, friend, front_end):
+        assert process.stop() == 0
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from pointsman.edge.cluster.join.etcd_joiner import EtcdJoiner
 from pointsman.edge.cluster.join.joiner import Joiner
 from pointsman.edge.cluster.join.joining import Joining, JoinRecord, Leaves
 from pointsman.edge.cluster.join.target import AdminTarget, EtcdTarget, parse_target
+from pointsman.edge.cluster.members import NO_HOST
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.etcd import Etcd
@@ -36,17 +37,24 @@ from pointsman.edge.serving.workers.settings import workers_prefix
 F = TypeVar("F", bound=Callable[..., object])
 
 _log = logging.getLogger("pointsman.cli")
+_TTL, _GRACE = "15s", "10m"
 _LEAST_TTL_S = 3
 _ASK_S = 2.0
+_EVERYWHERE = ("0.0.0.0", "::", "")
+"""Hosts to listen at that nobody can be told."""
 
 
 def join_options(command: F) -> F:
     """The options of `--join`, as keyword arguments that JoinFlags takes."""
     for option in (
         click.option(
-            "--drain-grace", default="10m", show_default=True, help="With --join: what streams get on SIGTERM."
+            "--drain-grace",
+            metavar="DURATION",
+            help=f"With --join: what streams get on SIGTERM.  [default: {_GRACE}]",
         ),
-        click.option("--join-ttl", default="15s", show_default=True, help="With --join: gone after that, if it dies."),
+        click.option(
+            "--join-ttl", metavar="DURATION", help=f"With --join: gone after that, if it dies.  [default: {_TTL}]"
+        ),
         click.option(
             "--advertise", metavar="URL", help="With --join: where front ends reach it; default: --host and --port."
         ),
@@ -84,11 +92,18 @@ class JoinFlags:
         """Takes them out of a verb's options; None: it shall not join. Raises ConfigError that names the flag."""
         join = options.pop("join")
         config, advertise, name = (options.pop(key) for key in ("join_config", "advertise", "join_name"))
-        ttl = _duration("--join-ttl", options.pop("join_ttl"))
-        grace = _duration("--drain-grace", options.pop("drain_grace"))
+        given_ttl, given_grace = (options.pop(key) for key in ("join_ttl", "drain_grace"))
+        ttl = _duration("--join-ttl", given_ttl or _TTL)
+        grace = _duration("--drain-grace", given_grace or _GRACE)
         assert isinstance(join, tuple)
         if not join:
-            for flag, value in (("--advertise", advertise), ("--name", name), ("--join-config", config)):
+            for flag, value in (
+                ("--advertise", advertise),
+                ("--name", name),
+                ("--join-config", config),
+                ("--join-ttl", given_ttl),
+                ("--drain-grace", given_grace),
+            ):
                 if value is not None:
                     raise ConfigError(f"{flag}: is for --join, which is missing")
             return None
@@ -106,7 +121,7 @@ class JoinFlags:
 
     def check_host(self, host: str) -> None:
         """Raises ConfigError when an engine that listens at `host` can't say where it is."""
-        if self.advertise is None and host in ("0.0.0.0", "::", ""):
+        if self.advertise is None and host in _EVERYWHERE:
             raise ConfigError(
                 f"--advertise is missing: with --host {host or '0.0.0.0'} nobody knows under which address others "
                 "reach this engine; give --advertise http://ADDRESS:PORT"
@@ -188,9 +203,13 @@ def _is_loopback(url: str) -> bool:
 
 def _advertised(text: str) -> str:
     try:
-        return str(EngineUrl.parse(text))
+        url = EngineUrl.parse(text)
     except ValueError as error:
         raise ConfigError(f"--advertise {text!r}: expected {error}") from None
+    host = urlsplit(url).hostname
+    if host in (*_EVERYWHERE, *NO_HOST):
+        raise ConfigError(f"--advertise {text!r}: {host} is no address under which others reach this engine")
+    return str(url)
 
 
 def _duration(flag: str, value: object) -> Duration:
