@@ -20,7 +20,7 @@ from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
-from pointsman.edge.serving import frontend as frontend_module
+from pointsman.edge.serving import ticks as ticks_module
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
 from support.fetch import Origin, UpstreamPool, fetch
@@ -141,7 +141,7 @@ def test_an_unknown_profile_names_the_engine() -> None:
 async def test_a_tick_that_fails_does_not_end_the_next_ones(
     sims: Sims, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(frontend_module, "TICK_S", 0.01)
+    monkeypatch.setattr(ticks_module, "TICK_S", 0.01)
     await sims.open()
     faults = [ArithmeticError("singular"), ArithmeticError("singular")]
     apply = sims.frontend.ledger.apply
@@ -155,6 +155,6 @@ async def test_a_tick_that_fails_does_not_end_the_next_ones(
     async with asyncio.timeout(5):
         while faults:
             await asyncio.sleep(0.01)
-    assert not sims.frontend._tick_task.done()  # type: ignore[union-attr]
+    assert not sims.frontend._ticks._task.done()  # type: ignore[union-attr]
     said = [record for record in caplog.records if "a tick failed" in record.message]
     assert [record.exc_info is not None for record in said] == [True, False]

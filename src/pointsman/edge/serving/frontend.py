@@ -13,11 +13,10 @@ from pointsman import __version__
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined, WorkerLeft
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
-from pointsman.edge.cluster.discovery.discovery import DiscoveryState
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.replicas.replica_bus import Transport
 from pointsman.edge.cluster.replicas.replication import Replication
-from pointsman.edge.cluster.status import NOT_ASKED_YET, EngineState
+from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.decisions.ring import DecisionRing
 from pointsman.edge.decisions.routes import DecisionRoutes
@@ -52,11 +51,13 @@ from pointsman.edge.serving.rollout_metrics import RolloutCollector
 from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_document
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
 from pointsman.edge.serving.settings import FrontendSettings, sampling_of
+from pointsman.edge.serving.settling import settle
 from pointsman.edge.serving.shutdown import Shutdown
 from pointsman.edge.serving.status import Status, make_status
 from pointsman.edge.serving.tasks import OwnedTasks
 from pointsman.edge.serving.tenants.collector import TenancyCollector
 from pointsman.edge.serving.tenants.tenancy import Tenancy
+from pointsman.edge.serving.ticks import Ticks
 from pointsman.edge.serving.workers.collector import DiscoveryCollector
 from pointsman.edge.serving.workers.engines import Engines
 from pointsman.edge.serving.workers.routes import WorkerRoutes
@@ -66,11 +67,6 @@ from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.http1_client import UpstreamPool
 from pointsman.edge.wire.http1_server import HttpServer
 from pointsman.edge.wire.listening import listen_error
-
-TICK_S = 1.0
-SETTLE_POLL_S = 0.02
-SETTLED_TIMES = 3
-"""In a row: what one look finds may only be on its way to where the next one looks."""
 
 _log = logging.getLogger("pointsman.serving")
 
@@ -92,11 +88,9 @@ class Frontend:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._tick_late_s = 0.0
+        self._ticks = Ticks(self._tick)
         self.reloads: Counter[str] = Counter()
         """Reloads of the configuration, by outcome."""
-        self._tick_task: asyncio.Task[None] | None = None
-        self._tick_failures: set[type[Exception]] = set()
         self.traffic = Traffic()
         self.ledger = Ledger(
             text_block_bytes=settings.text_block_bytes,
@@ -205,7 +199,7 @@ class Frontend:
                 ExactRoutingCollector(self._exact),
                 RolloutCollector(self.policy),
                 DecisionCollector(self.decisions, self.traffic),
-                OverloadCollector(self._server, self.drains, self.shutdown, lambda: self._tick_late_s, self.reloads),
+                OverloadCollector(self._server, self.drains, self.shutdown, lambda: self._ticks.late_s, self.reloads),
                 ReplicaCollector(self.replication, self.ledger.snapshot),
                 TenancyCollector(self.tenancy),
                 DiscoveryCollector(self.engines),
@@ -271,29 +265,15 @@ class Frontend:
         self.certificates.start()
         await self._prober.start()
         await self.engines.start(self._settings.sources)
-        self._tick_task = asyncio.create_task(self._ticks(), name="ledger ticks")
+        self._ticks.start()
         if settle_s is not None:
-            await self._settle(settle_s)
+            await settle(settle_s, self.replication, self.engines, self._prober, self.ledger)
             try:
                 await self._listen()
             except EngineError:
                 await self._close()
                 raise
         _log.info("listening on %s, admin on %s, policy %s", self.url, self.admin_url, self.policy.configured_name)
-
-    async def _settle(self, limit_s: float) -> None:
-        """Until this front end knows what others like it know, and every engine was asked: else it knows no model."""
-        deadline_s = asyncio.get_running_loop().time() + limit_s
-        times = 0
-        while times < SETTLED_TIMES and asyncio.get_running_loop().time() < deadline_s:
-            await asyncio.sleep(SETTLE_POLL_S)
-            times = times + 1 if self._settled() else 0
-
-    def _settled(self) -> bool:
-        heard = self.replication.alone or any(peer.complete for peer in self.replication.statuses())
-        found = all(place.state is not DiscoveryState.LOOKING for place in self.engines.statuses())
-        asked = all(engine.reason != NOT_ASKED_YET for engine in self._prober.statuses())
-        return heard and found and asked and any(worker.usable for worker in self.ledger.snapshot().workers)
 
     async def _listen(self) -> None:
         settings = self._settings
@@ -364,10 +344,7 @@ class Frontend:
         await self.engines.close()
         await self._prober.close()
         await self._exact.close()
-        if self._tick_task is not None:
-            self._tick_task.cancel()
-            await asyncio.gather(self._tick_task, return_exceptions=True)
-            self._tick_task = None
+        await self._ticks.close()
         await self._admin.close()
         await self.pool.close()
         await asyncio.to_thread(self._close_log)
@@ -447,30 +424,16 @@ class Frontend:
             cache_tokens=self._settings.collect_cache_tokens,
         )
 
-    async def _ticks(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due_s = loop.time() + TICK_S
-            await asyncio.sleep(TICK_S)
-            self._tick_late_s = max(0.0, loop.time() - due_s)
-            self._tick()
-
     def _tick(self) -> None:
-        try:
-            self._health.before_tick()
-            self.ledger.apply(Tick(self._clock()))
-            self._health.after_tick()
-            self.drains.look()
-            self.dispatcher.look()
-            self.engines.look()
-            self.tenancy.look()
-            self._exact.look_after()
-            self.policy.look()
-        except Exception as error:
-            # A fault in what is learned or looked after must not end all later ticks.
-            known = type(error) in self._tick_failures
-            self._tick_failures.add(type(error))
-            _log.error("a tick failed: %r", error, exc_info=None if known else error)
+        self._health.before_tick()
+        self.ledger.apply(Tick(self._clock()))
+        self._health.after_tick()
+        self.drains.look()
+        self.dispatcher.look()
+        self.engines.look()
+        self.tenancy.look()
+        self._exact.look_after()
+        self.policy.look()
 
 
 def _decision_log(settings: FrontendSettings) -> DecisionLog | None:
