@@ -273,7 +273,7 @@ def test_an_authority_that_was_removed_is_trusted_no_more_under_uvloop(pki: Pki)
         assert await serial(server.port, new) != before
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
             await health(server.port, old)
-        assert listen.handshakes >= 6
+        assert listen.handshakes.counts["done"] >= 5
         await server.close()
 
     uvloop.run(run())

@@ -100,6 +100,13 @@ class Certificates(Collector):
         if self._stamps:
             yield counter(names.CERTIFICATE_RELOADS, ("outcome",), (((o,), n) for o, n in self.reloads.items()))
             yield gauge(names.CERTIFICATES_BROKEN, (), [((), 1 if self.faults else 0)])
+        if self._ports:
+            yield counter(names.TLS_HANDSHAKES, ("port", "outcome"), self._handshakes())
+
+    def _handshakes(self) -> Iterator[tuple[tuple[str, str], int]]:
+        for port in self._ports:
+            for outcome, number in port.handshakes.counts.items():
+                yield (port.name, str(outcome)), number
 
 
 def _stamps_of(files: Iterable[Path]) -> dict[Path, Stamp]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.tls import Tls
+from pointsman.edge.serving.handshakes import Handshakes
 from pointsman.edge.wire.trust import file_reason, load_chain
 
 
@@ -21,12 +22,15 @@ class ListenTls:
     def __init__(self, tls: Tls, where: str = "control-plane.tls") -> None:
         self._tls = tls
         self._where = where
+        self.name = where.rpartition(".")[2]
+        """For metrics: `tls` or `admin_tls`."""
         self.context = self._made()
         """To listen with."""
         self._newest = self.context
         self.context.sni_callback = self._choose
-        self.handshakes = 0
-        """That began."""
+        self.handshakes = Handshakes(where)
+        """How they end."""
+        self.handshakes.watch(self.context)
 
     def renew(self) -> None:
         """Read the files again, for handshakes from now on. Raises ConfigError, and nothing has changed."""
@@ -38,7 +42,6 @@ class ListenTls:
         return [Path(name) for name in (tls.certificate, tls.key, tls.client_ca) if name is not None]
 
     def _choose(self, handshake: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        self.handshakes += 1
         if self._newest is not context:
             handshake.context = self._newest
 

@@ -19,7 +19,8 @@ RETRIES_REFUSED = Metric(
     "pointsman_retries_refused", "Requests that an engine failed and that were not sent to another one, by reason."
 )
 MIGRATIONS = Metric(
-    "pointsman_migrations", "Streams that went on at another worker, by mechanism and how that ended; begun: all of them."
+    "pointsman_migrations",
+    "Streams that went on at another worker, by mechanism and how that ended; begun: all of them.",
 )
 MIGRATIONS_REFUSED = Metric("pointsman_migrations_refused", "Streams that broke off and ended there, by reason.")
 FALLBACKS = Metric("pointsman_policy_fallbacks", "Decisions in which a policy could not do what its name says.")
@@ -120,8 +121,12 @@ WORKER_STANDING = Metric(
 WORKER_KEPT = Metric(
     "pointsman_worker_kept", "1: used although it should be left out, since too many others of its model are."
 )
-HEALTH_CHANGES = Metric("pointsman_worker_health_changes", "Changes of a worker's health, by what became of it and why.")
-HEALTH_CHANGES_LOST = Metric("pointsman_health_changes_lost", "Changes of health that were never logged: too many came.")
+HEALTH_CHANGES = Metric(
+    "pointsman_worker_health_changes", "Changes of a worker's health, by what became of it and why."
+)
+HEALTH_CHANGES_LOST = Metric(
+    "pointsman_health_changes_lost", "Changes of health that were never logged: too many came."
+)
 CANARIES = Metric("pointsman_canaries", "Small generations sent to see whether tokens flow, by how they went.")
 CANARY_TIME = Metric("pointsman_canary_seconds", "What the worker's last canary took that passed.")
 WORKER_DISPATCHED = Metric("pointsman_worker_dispatched", "Attempts sent to the worker.")
@@ -193,5 +198,8 @@ CERTIFICATE_RELOADS = Metric(
 )
 CERTIFICATES_BROKEN = Metric(
     "pointsman_certificates_broken", "1: files of certificates can't be used, those read before hold; 0: they can."
+)
+TLS_HANDSHAKES = Metric(
+    "pointsman_tls_handshakes", "TLS handshakes of clients, by port (tls, admin_tls) and outcome: done, or why not."
 )
 ADMIN_REFUSED = Metric("pointsman_admin_refused", "Requests to the admin port without its key.")
