@@ -292,3 +292,20 @@ def test_quotas_and_limits_of_queues(capsys: Captured, tmp_path: Path) -> None:
     said = capsys.readouterr().out
     assert "not placed: QuotaExceeded" in said
     assert "Queue agents may have at most 4 GPUs: it has 0 GPUs, and 5 GPUs more are asked for." in said
+    assert "it would fit: worker: 3 instead of 4 replicas" in said
+
+
+def test_elastic_replicas_that_the_queue_may_not_have_are_told(capsys: Captured, tmp_path: Path) -> None:
+    queues = tmp_path / "q.yaml"
+    queues.write_text("queues: [{name: agents, limit: {gpus: 8}}]")
+    assert _place("--deployment", AGENTS, "--queues", queues) == 0
+    assert "worker 7 of 12 (floor 4); queue agents may have no more" in capsys.readouterr().out
+    assert _place("--deployment", AGENTS, "--queues", queues, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["deployments"][0]["held_back_by_queue"] is True
+    assert _place("--deployment", AGENTS) == 0
+    assert "may have no more" not in capsys.readouterr().out
+
+
+def test_nodes_that_are_left_out_are_told_with_why(capsys: Captured) -> None:
+    assert _place("--deployment", CLOSE) == EXIT_NOT_PLACED
+    assert "left out for prefill, decode: not ready (1 node)" in capsys.readouterr().out

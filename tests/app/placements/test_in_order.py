@@ -131,3 +131,22 @@ def test_a_role_without_floor_that_the_queue_can_not_afford_holds_up_no_other_ro
     (placement,) = place_in_order(_state(), [Gang("a", groups)], budget_s=1, clock_s=_clock, tree=tree).placed
     assert placement.replicas == {"big": 0, "small": 2}
     assert {each.level: each.domains for each in placement.spread}["node"] == len(placement.nodes)
+
+
+def test_what_the_queue_may_not_have_comes_with_the_changes_that_make_it_fit() -> None:
+    def refusal(gang: Gang, tree: QueueTree = TREE) -> Unplaced:
+        (answer,) = place_in_order(_state(), [gang], budget_s=1, clock_s=_clock, tree=tree).answers
+        assert isinstance(answer, Unplaced)
+        assert answer.reason is Reason.QUOTA_EXCEEDED
+        return answer
+
+    (change,) = refusal(_gang("a", 1, 0, 5)).changes
+    assert (change.kind, change.replicas) == ("fewer_replicas", (("work", 3),))
+    # Three GPUs are allowed, and two fit a rack.
+    group = RoleGroup("work", 5, 5, Resources(1000), required="rack", selector={"r": ("r1",)})
+    assert refusal(Gang("a", (group,))).changes[0].replicas == (("work", 2),)
+    assert not refusal(_gang("a", 2, 0, 1), QueueTree((Queue("default", limit=Allowance(gpu_milli=1000)),))).changes
+    firm = QueueTree((Queue("default", quota=Allowance(gpu_milli=2000)),))
+    soft, fewer = refusal(_gang("a", 1, 0, 4, preemptible=False), firm).changes
+    assert (soft.kind, soft.text) == ("preemptible", "preemptible: true, so that others may evict it")
+    assert (fewer.kind, fewer.replicas) == ("fewer_replicas", (("work", 2),))

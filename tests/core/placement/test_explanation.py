@@ -146,3 +146,20 @@ def _loosened(gang: Gang, origin: str, level: str | None) -> Gang:
     role, field = origin.split(".")
     groups = (replace(group, **{field: level}) if group.name == role else group for group in gang.groups)
     return replace(gang, groups=tuple(groups))
+
+
+def test_nodes_that_are_large_enough_and_left_out_all_the_same_are_told() -> None:
+    taint = Taint("team", "a")
+    # Kubernetes taints what is cordoned or down by itself; people are told that it is cordoned or down.
+    cordoned = node("c", cordoned=True, taints=(Taint("node.kubernetes.io/unschedulable"),))
+    down = node("d", ready=False, taints=(Taint("node.kubernetes.io/unreachable", effect="NoExecute"),))
+    where = state(
+        node("a"), node("t1", taints=(taint,)), node("t2", taints=(taint,)), cordoned, down, node("cpu", gpus=0)
+    )
+    found = refused(where, _workers(2))
+    assert found.reason is Reason.INSUFFICIENT_CAPACITY
+    assert found.unfit == (("w", "taint team=a:NoSchedule", 2), ("w", "not ready", 1), ("w", "cordoned", 1))
+    assert not refused(racks(2), _workers(3)).unfit
+    alone = refused(state(cordoned, down), _workers(1))
+    assert alone.reason is Reason.NODE_UNFIT
+    assert alone.unfit == (("w", "not ready", 1), ("w", "cordoned", 1))

@@ -82,6 +82,8 @@ class PlacedDocument(msgspec.Struct, frozen=True, kw_only=True, tag="placed", ta
     bound: int
     elapsed_s: float
     replicas: dict[str, int]
+    held_back_by_queue: bool
+    """Fewer elastic replicas than it asks for, because its queue may have no more."""
     spread: dict[str, int]
     pods: list[PodDocument]
 
@@ -123,7 +125,7 @@ def document_of(planned: Planned, models: Mapping[str, str | None]) -> PlaceDocu
     found: list[PlacedDocument | UnplacedDocument] = []
     for answer in planned.answers:
         model = models.get(answer.gang.name)
-        found.append(_placed(state, answer, model) if isinstance(answer, Placement) else _unplaced(answer, model))
+        found.append(_placed(planned, answer, model) if isinstance(answer, Placement) else _unplaced(answer, model))
     return PlaceDocument(cluster=cluster, deployments=found)
 
 
@@ -138,7 +140,8 @@ def domains_of_node(state: ClusterState, node: str) -> dict[str, str]:
     return found
 
 
-def _placed(state: ClusterState, placement: Placement, model: str | None) -> PlacedDocument:
+def _placed(planned: Planned, placement: Placement, model: str | None) -> PlacedDocument:
+    state = planned.before
     statement = placement.statement
     word = "optimal" if isinstance(statement, Optimal) else "gap" if isinstance(statement, Gap) else "budget_spent"
     domains = {node: domains_of_node(state, node) for node in placement.nodes}
@@ -152,6 +155,7 @@ def _placed(state: ClusterState, placement: Placement, model: str | None) -> Pla
         bound=placement.bound,
         elapsed_s=round(placement.elapsed_s, 4),
         replicas=dict(placement.replicas),
+        held_back_by_queue=placement.gang.name in planned.held_back,
         spread={each.level: each.domains for each in placement.spread},
         pods=[
             PodDocument(

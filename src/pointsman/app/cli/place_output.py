@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,7 +13,7 @@ from rich.text import Text
 from pointsman.app.cli.place_document import domains_of_node
 from pointsman.app.placements.in_order import Planned
 from pointsman.app.placements.picture import Cell, NodePicture, Picture, Use, picture_of
-from pointsman.core.placement.plan import BudgetSpent, Gap, Missing, Placement, PodPlace, Unplaced
+from pointsman.core.placement.plan import BudgetSpent, Gap, Missing, Placement, PodPlace, Reason, Unplaced
 from pointsman.core.placement.resources import shown, shown_gib
 from pointsman.core.placement.state import ClusterState
 
@@ -36,7 +36,7 @@ def print_planned(planned: Planned, models: Mapping[str, str | None]) -> None:
         model = models.get(answer.gang.name)
         name = f"[bold]{escape(answer.gang.name)}[/bold]" + (f" ({escape(model)})" if model else "")
         if isinstance(answer, Placement):
-            _print_placed(console, planned.before, answer, name)
+            _print_placed(console, planned.before, answer, name, answer.gang.name in planned.held_back)
         else:
             _print_unplaced(console, answer, name)
     if planned.placed:
@@ -56,9 +56,14 @@ def _cluster(state: ClusterState) -> str:
     )
 
 
-def _print_placed(console: Console, state: ClusterState, placement: Placement, name: str) -> None:
+def _print_placed(console: Console, state: ClusterState, placement: Placement, name: str, is_held_back: bool) -> None:
     if not placement.pods:
-        console.print(f"{name}: nothing of it is placed: its floors are 0, and none of its elastic replicas has room")
+        why = (
+            "its queue may have none of its elastic replicas"
+            if is_held_back
+            else "none of its elastic replicas has room"
+        )
+        console.print(f"{name}: nothing of it is placed: its floors are 0, and {why}")
         return
     spread = ", ".join(counted(each.domains, each.level) for each in placement.spread)
     console.print(f"{name}: placed on {escape(spread)}; {_statement(placement)} ({placement.elapsed_s:.2f} s)")
@@ -68,7 +73,8 @@ def _print_placed(console: Console, state: ClusterState, placement: Placement, n
         if group.max_replicas > group.min_replicas
     ]
     if elastic:
-        console.print(f"  elastic replicas: {escape(', '.join(elastic))}")
+        end = f"; queue {placement.gang.queue} may have no more" if is_held_back else ""
+        console.print(f"  elastic replicas: {escape(', '.join(elastic) + end)}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title, side in (("role", "left"), ("replica", "right"), ("node", "left"), ("GPUs", "left")):
         table.add_column(title, justify="right" if side == "right" else "left", no_wrap=True)
@@ -147,8 +153,22 @@ def _print_unplaced(console: Console, answer: Unplaced, name: str) -> None:
     else:
         for missing in answer.missing:
             console.print(f"    {escape(_missing(missing))}")
+    if answer.reason is not Reason.NODE_UNFIT:
+        for line in _left_out(answer.unfit):
+            console.print(f"  {escape(line)}")
     for number, change in enumerate(answer.changes):
         console.print(f"  {'it would fit:' if number == 0 else '          or:'} {escape(change.text)}")
+
+
+def _left_out(unfit: Sequence[tuple[str, str, int]]) -> list[str]:
+    """Nodes that are not counted for a role, a line for roles that leave out the same."""
+    whys: dict[str, list[str]] = {}
+    for role, why, count in unfit:
+        whys.setdefault(role, []).append(f"{why} ({counted(count, 'node')})")
+    roles: dict[str, list[str]] = {}
+    for role, parts in whys.items():
+        roles.setdefault(", ".join(parts), []).append(role)
+    return [f"left out for {', '.join(names)}: {text}" for text, names in roles.items()]
 
 
 def _missing(missing: Missing) -> str:

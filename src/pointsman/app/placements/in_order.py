@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.assembly import spread_of
 from pointsman.core.placement.gang import Gang
-from pointsman.core.placement.plan import Placement, Reason, Unplaced
+from pointsman.core.placement.optimize import Timer
+from pointsman.core.placement.plan import Placement, Unplaced
 from pointsman.core.placement.queues.elastic import Capped, capped
+from pointsman.core.placement.queues.refusal import refused
 from pointsman.core.placement.queues.tree import QueueTree
-from pointsman.core.placement.queues.usage import Usage, firm_part, floor_of
+from pointsman.core.placement.queues.usage import Usage
 from pointsman.core.placement.solver import grow, place
 from pointsman.core.placement.state import ClusterState
 
@@ -24,6 +26,8 @@ class Planned:
     after: ClusterState
     answers: tuple[Placement | Unplaced, ...]
     """In the order they were tried."""
+    held_back: frozenset[str] = frozenset()
+    """Deployments with fewer elastic replicas than they ask for because their queue may have no more."""
 
     @property
     def placed(self) -> tuple[Placement, ...]:
@@ -58,28 +62,39 @@ def place_in_order(
             now = now.hold(answer)
             usage = None if usage is None else usage.changed(None, answer)
         answers.append(answer)
+    held_back: set[str] = set()
     for at, answer in enumerate(answers):
         if isinstance(answer, Placement) and not answer.is_full:
-            answers[at] = grown = _grown(now, answer, usage, budget_s, clock_s)
+            cut = _cut(answer, usage)
+            answers[at] = grown = _grown(now, answer, cut, budget_s, clock_s)
+            if any(
+                cut.most(role) <= grown.replicas[role] < answer.gang.group(role).max_replicas for role in grown.replicas
+            ):
+                held_back.add(answer.gang.name)
             now = now.exchange(grown)
             usage = None if usage is None else usage.changed(answer, grown)
-    return Planned(state, now, tuple(answers))
+    return Planned(state, now, tuple(answers), frozenset(held_back))
 
 
 def _floors(
     state: ClusterState, gang: Gang, usage: Usage | None, budget_s: float, clock_s: Callable[[], float]
 ) -> Placement | Unplaced:
-    refusal = usage.refusal(gang, floor_of(gang), firm_part(gang)) if usage is not None else None
+    started_s = clock_s()
+    refusal = None if usage is None else refused(state, gang, usage, Timer(started_s + budget_s, clock_s))
     if refusal is not None:
-        return Unplaced(gang, Reason.QUOTA_EXCEEDED, f"{refusal[:1].upper()}{refusal[1:]}.", constraint="queue")
+        return replace(refusal, elapsed_s=clock_s() - started_s)
     return place(state, gang, budget_s=budget_s, clock_s=clock_s, elastic=False)
 
 
-def _grown(
-    state: ClusterState, floors: Placement, usage: Usage | None, budget_s: float, clock_s: Callable[[], float]
-) -> Placement:
+def _cut(floors: Placement, usage: Usage | None) -> Capped:
+    """What the gang's queue may have of it."""
     gang = floors.gang
-    cut = Capped(gang, frozenset(), gang) if usage is None else capped(gang, floors, usage.room(gang))
+    return Capped(gang, frozenset(), gang) if usage is None else capped(gang, floors, usage.room(gang))
+
+
+def _grown(
+    state: ClusterState, floors: Placement, cut: Capped, budget_s: float, clock_s: Callable[[], float]
+) -> Placement:
     left_s = max(0.0, budget_s - floors.elapsed_s)
     found = grow(state, replace(floors, gang=cut.gang), budget_s=left_s, clock_s=clock_s)
     allowed = cut.allowed(found)

@@ -82,15 +82,21 @@ def _all_looser(
 
 
 def fewer_replicas(
-    state: ClusterState, gang: Gang, wanted: Mapping[str, int], kept: Placement | None, timer: Timer
+    state: ClusterState,
+    gang: Gang,
+    wanted: Mapping[str, int],
+    kept: Placement | None,
+    timer: Timer,
+    may_have: Callable[[Mapping[str, int]], bool] = lambda _: True,
 ) -> Change | None:
     """The least replicas (by GPU, then by number) to give up: of one role, or of all in step and then as many back as
-    fit; every role keeps one. None if not even one of each fits. Raises BudgetSpentError."""
+    fit; every role keeps one. `may_have`: whether so many more are allowed, which holds for fewer if it does for more.
+    None if not even one of each fits. Raises BudgetSpentError."""
     have = {group.name: 0 for group in gang.groups} if kept is None else kept.replicas
     least = {role: min(count, 0 if have[role] else 1) for role, count in wanted.items()}
 
     def fits(counts: Mapping[str, int]) -> bool:
-        return possible(state, gang, counts, timer, kept=kept)
+        return may_have(counts) and possible(state, gang, counts, timer, kept=kept)
 
     if not fits(least):
         return None

@@ -67,6 +67,7 @@ def explain(
     found = reason_of(state, gang, wanted, kept, timer, proved=proved)
     if found.reason is Reason.NODE_UNFIT or not found.proved:
         return found
+    found = replace(found, unfit=_left_out(state, gang, wanted))
     changes: list[Change] = []
     try:
         moved = gang_to_move(state, gang, wanted, kept, timer.part(0.5))
@@ -182,6 +183,20 @@ def _unfit(state: ClusterState, gang: Gang, wanted: Mapping[str, int]) -> tuple[
         found += [(group.name, why, count) for why, count in obstacles.most_common() if count]
         if not state.nodes:
             found.append((group.name, "the cluster has no nodes", 0))
+    return tuple(found)
+
+
+def _left_out(state: ClusterState, gang: Gang, wanted: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
+    """Why nodes that are large enough for a role are not counted as free for it."""
+    found: list[tuple[str, str, int]] = []
+    for group in gang.groups:
+        if not wanted.get(group.name):
+            continue
+        barred = state.suitability.barred(group)
+        would_do = state.suitability.of(group) & state.suitability.large_enough(group)
+        barred["not ready"] = int((would_do & ~state.ready).sum())
+        barred["cordoned"] = int((would_do & state.ready & ~state.up).sum())
+        found += [(group.name, why, count) for why, count in barred.most_common() if count]
     return tuple(found)
 
 

@@ -163,7 +163,7 @@ class Change:
 
     kind: str
     """`fewer_replicas`, `looser_level`, `move_gang` (it fits elsewhere), `shrink_gang` (its floors
-    do) or `evict_gang` (they don't)."""
+    do), `evict_gang` (they don't), or `preemptible` (others may evict this one)."""
     text: str
     replicas: tuple[tuple[str, int], ...] = ()
     """fewer_replicas: role and the floor that fits."""
@@ -186,7 +186,7 @@ class Unplaced:
     tightest: TightestDomain | None = None
     missing: tuple[Missing, ...] = ()
     unfit: tuple[tuple[str, str, int], ...] = ()
-    """Role, why nodes won't do, how many of them."""
+    """Role, why nodes won't do, how many of them; where some do, only of those that are large enough."""
     changes: tuple[Change, ...] = ()
     """Smallest first."""
     proved: bool = True

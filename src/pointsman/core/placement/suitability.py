@@ -13,6 +13,9 @@ from pointsman.core.placement.domains import Bools
 from pointsman.core.placement.gang import RoleGroup
 from pointsman.core.placement.resources import shown, shown_gib
 
+_CORDONED = "node.kubernetes.io/unschedulable"
+_DOWN = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
 
 @dataclass(frozen=True)
 class Suitability:
@@ -48,6 +51,14 @@ class Suitability:
                 found[obstacle] += 1
         return found
 
+    def barred(self, group: RoleGroup) -> Counter[str]:
+        """Why nodes that are large enough for a role will not do all the same → how many."""
+        return Counter(
+            obstacle
+            for node in self.nodes
+            if _too_small(node, group) is None and (obstacle := _obstacle(node, group)) is not None
+        )
+
 
 def _obstacle(node: Node, group: RoleGroup) -> str | None:
     for label, values in group.selector.items():
@@ -57,6 +68,9 @@ def _obstacle(node: Node, group: RoleGroup) -> str | None:
     if group.gpu_kinds and node.gpu_kind not in group.gpu_kinds:
         return f"GPU is not {' or '.join(group.gpu_kinds)}"
     for taint in node.taints:
+        # Kubernetes taints such nodes by itself; that they are cordoned or down says the state, and in plainer words.
+        if (node.cordoned and taint.key == _CORDONED) or (not node.ready and taint.key in _DOWN):
+            continue
         if taint.effect != PREFER_NO_SCHEDULE and not any(each.tolerates(taint) for each in group.tolerations):
             return f"taint {taint}"
     return None

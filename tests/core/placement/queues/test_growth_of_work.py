@@ -9,7 +9,6 @@ from tests.support.gangs import empty, role, still
 
 from pointsman.core.placement.gang import Gang, Near
 from pointsman.core.placement.plan import Placement, PodPlace
-from pointsman.core.placement.queues import books as books_module
 from pointsman.core.placement.queues import reservation
 from pointsman.core.placement.queues.cycle import CycleResult, cycle
 from pointsman.core.placement.queues.rooms import Rooms
@@ -38,15 +37,14 @@ def look(state: ClusterState, waiting: int) -> CycleResult:
 
 def calls(monkeypatch: pytest.MonkeyPatch, waiting: int) -> int:
     count = 0
-    real = books_module.place
 
     def counted(*args: object, **options: object) -> object:
         nonlocal count
         count += 1
-        return real(*args, **options)  # type: ignore[arg-type]
+        return place(*args, **options)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(books_module, "place", counted)
+        patched.setattr("pointsman.core.placement.queues.books.place", counted)
         result = look(full(), waiting)
     assert len(result.waiting) == waiting
     assert {answer.gang.name for answer in result.waiting.values()} == set(result.waiting)

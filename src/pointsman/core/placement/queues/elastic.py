@@ -18,6 +18,10 @@ class Capped:
     barred: frozenset[str]
     full: Gang
 
+    def most(self, role: str) -> int:
+        """Replicas of a role that it may have."""
+        return 0 if role in self.barred else self.gang.group(role).max_replicas
+
     def allowed(self, placement: Placement) -> Placement:
         """What was placed for the capped gang as a placement of the full one, without barred roles."""
         pods = tuple(pod for pod in placement.pods if pod.role not in self.barred)

@@ -48,7 +48,7 @@ class FairOrder:
         found = [(child, gang) for child in children if (gang := self._best(child.name, usage)) is not None]
         if len(found) < 2:
             return found[0][1] if found else None
-        return min(found, key=lambda pair: self._key(*pair, usage))[1]
+        return min(found, key=lambda pair: self._key(pair[0], pair[1], usage))[1]
 
     def _key(self, queue: Queue, gang: Gang, usage: Usage) -> _Key:
         held, share, quota = usage.held[queue.name], self._shares[queue.name], queue.quota.amounts
