@@ -8,6 +8,8 @@ from pointsman.edge.configuration.nodes import MappingNode, SequenceNode
 from pointsman.edge.manifests.dynamo_fields import Fields
 from pointsman.edge.manifests.dynamo_pods import pod_fields, priority_of
 from pointsman.edge.manifests.kubernetes_documents import plain
+from pointsman.edge.manifests.pod_requests import GPU_NAMES
+from pointsman.edge.manifests.quantity import quantity
 
 _RESOURCES = ("cpu", "memory")
 _HARMLESS = frozenset(["image", "env", "envs", "args", "command", "backend", "framework"])
@@ -103,6 +105,7 @@ def _named(amounts: Fields) -> dict[str, Any]:
         value = amounts.get(key)
         if isinstance(value, MappingNode | SequenceNode):
             amounts.refuse(key, f"expected an amount, not {plain(value)!r}")
+        _check(amounts, key)
         if key in ("gpu", "gpus"):
             found["nvidia.com/gpu"] = plain(value) if value is not None else None
         elif key in _RESOURCES or "/" in key:
@@ -110,3 +113,16 @@ def _named(amounts: Fields) -> dict[str, Any]:
         else:
             amounts.note(key, "left out: not counted here")
     return found
+
+
+def _check(amounts: Fields, key: str) -> None:
+    """Raises ConfigError for what is no amount, and for parts of a GPU, which would be whole ones by rounding."""
+    value = plain(amounts.node.values[key])
+    if value is None:
+        return
+    try:
+        exact = quantity(value)
+    except ValueError:
+        amounts.refuse(key, f"expected a quantity such as 8, 500m or 64Gi, not {value!r}")
+    if exact.denominator != 1 and (key in ("gpu", "gpus") or key in GPU_NAMES):
+        amounts.refuse(key, f"expected whole GPUs, not {value!r}; write the part of one as gpus in the deployment file")

@@ -117,6 +117,12 @@ def _amounts(spec: Fields, pod: dict[str, Any], annotations: dict[str, str]) -> 
         raise ConfigError(f"{place}: {spec.path}{where}: {error}") from None
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"{spec.node.place}: {spec.path}: {error}") from None
+    for name in GPU_NAMES:
+        if asked.get(name, Fraction(0)).denominator != 1:  # Kubernetes would refuse the pod
+            raise ConfigError(
+                f"{spec.node.place}: {spec.path}: {name}: expected whole GPUs, not {float(asked[name]):g}; for a part "
+                "of one there is the annotation gpu-fraction"
+            )
     for name in sorted(uncounted_gpus(asked)):
         spec.notes.add(spec.node.place, spec.path, f"{name}: slices of GPUs are not counted; write gpus yourself")
     total = _total(spec, asked)
