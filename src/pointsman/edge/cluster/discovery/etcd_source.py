@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -80,6 +80,19 @@ class EtcdDiscovery:
     def status(self) -> DiscoveryStatus:
         """As it stands now."""
         return self._standing.status(len(self._sources or ()), len(self._view.kept))
+
+    @property
+    def known(self) -> Mapping[bytes, bytes]:
+        """Record by key, also of engines that are kept."""
+        return self._view.values
+
+    def hear(self, records: Mapping[bytes, bytes]) -> bool:
+        """What another front end knows, while etcd could not be read here so far; whether it is used."""
+        if not self._view.heard(records):
+            return False
+        self._kept = self._view.kept
+        self._tell()
+        return True
 
     async def run(self) -> None:
         """Watches until cancelled."""

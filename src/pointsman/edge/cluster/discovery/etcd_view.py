@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pointsman.edge.cluster.etcd.client import Changes, Listing
@@ -29,7 +30,7 @@ class EtcdView:
         self._grace_ms = grace_ms
         self._there: dict[bytes, Entry] = {}
         self._kept: dict[bytes, tuple[Entry, float]] = {}
-        """With the time of their end."""
+        """With the time of their end; none while nobody knows whether they are there."""
         self._cluster_id = 0
         self.revision = 0
         """Up to which everything is known."""
@@ -48,7 +49,14 @@ class EtcdView:
     @property
     def next_ms(self) -> float | None:
         """When `tick` has something to do."""
-        return min((until for _, until in self._kept.values()), default=None)
+        return min((until for _, until in self._kept.values() if until < math.inf), default=None)
+
+    def heard(self, values: Mapping[bytes, bytes]) -> bool:
+        """Somebody else knows this of an etcd that was not read here so far; whether it is used."""
+        if self._cluster_id or self._kept or not values:
+            return False
+        self._kept = {key: (Entry(value, 0), math.inf) for key, value in values.items()}
+        return True
 
     def listed(self, listing: Listing, asked_revision: int, now_ms: float) -> bool:
         """All keys were read; whether that was news. `asked_revision`: `revision` when they were asked for.
@@ -66,6 +74,8 @@ class EtcdView:
                 self._vanished(key, entry, now_ms)
         for key in there:
             self._kept.pop(key, None)
+        for key, (entry, until) in self._kept.items():
+            self._kept[key] = (entry, min(until, now_ms + self._grace_ms))
         self._there = there
         self._cluster_id, self.revision = listing.cluster_id, listing.revision
         return news

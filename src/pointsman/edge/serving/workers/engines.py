@@ -20,6 +20,7 @@ from pointsman.edge.cluster.discovery.discovery import (
 )
 from pointsman.edge.cluster.discovery.etcd_source import EtcdDiscovery
 from pointsman.edge.cluster.discovery.file_source import FileDiscovery
+from pointsman.edge.cluster.discovery.hearsay import Hearsay
 from pointsman.edge.cluster.etcd.client import EtcdClient
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.membership import CONFIGURATION, ETCD, FILE, Membership
@@ -69,10 +70,10 @@ class Engines:
         self.membership = Membership(prober, drains)
         self.registrar = Registrar(self.membership, drains, bus, settings.read, self._answers, now_ms, wall_ms)
         self._client = None if settings.etcd is None else EtcdClient(settings.etcd)
-        self._places = self._make_places(settings, rng)
+        self._places = self._make_places(settings, bus, rng)
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _make_places(self, settings: DiscoverySettings, rng: random.Random) -> tuple[Discovery, ...]:
+    def _make_places(self, settings: DiscoverySettings, bus: Bus, rng: random.Random) -> tuple[Discovery, ...]:
         places: list[Discovery] = []
         if settings.file is not None:
             places.append(
@@ -85,18 +86,18 @@ class Engines:
                 )
             )
         if self._client is not None:
-            places.append(
-                EtcdDiscovery(
-                    self._client,
-                    settings.etcd_prefix,
-                    settings.read,
-                    partial(self.membership.offer, ETCD),
-                    self._now_ms,
-                    rng,
-                    resync_s=settings.resync_s,
-                    grace_s=settings.vanish_grace_s,
-                )
+            etcd = EtcdDiscovery(
+                self._client,
+                settings.etcd_prefix,
+                settings.read,
+                partial(self.membership.offer, ETCD),
+                self._now_ms,
+                rng,
+                resync_s=settings.resync_s,
+                grace_s=settings.vanish_grace_s,
             )
+            places.append(etcd)
+            Hearsay(bus, settings.etcd_prefix, etcd)
         return tuple(places)
 
     async def start(self, configured: Sequence[WorkerSource]) -> None:
