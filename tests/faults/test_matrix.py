@@ -5,10 +5,14 @@ In each cell every request gets its whole, right answer, token by token; status 
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
+from support.virtual.engine import VirtualEngine
 from support.virtual.faults import FAULTS, Fault
-from support.virtual.fleet import fleet_of
+from support.virtual.fleet import VirtualFleet, fleet_of
 from support.virtual.loop import VirtualLoop, run_virtual
 from support.virtual.scene import DRAIN_GRACE_S, Outcome, Phase, Scene, as_json, says
 
@@ -38,3 +42,26 @@ def test_nothing_is_lost(fault: Fault, phase: Phase, frontends: int) -> None:
     assert max(outcome.struck_ended_s) <= fault.ends_within_s + (DRAIN_GRACE_S if phase is Phase.DRAIN else 0.0)
     assert outcome.back_after_s is not None, "the engine is never used again"
     assert outcome.back_after_s <= BACK_S
+
+
+def doubled(fault: Fault) -> Fault:
+    """The same at two engines at the same moment."""
+
+    async def strike(fleet: VirtualFleet, engine: VirtualEngine) -> None:
+        await asyncio.gather(*(fault.strike(fleet, one) for one in fleet.engines[:2]))
+
+    async def lift(fleet: VirtualFleet, engine: VirtualEngine) -> None:
+        await asyncio.gather(*(fault.lift(fleet, one) for one in fleet.engines[:2]))
+
+    return replace(fault, strike=strike, lift=lift)
+
+
+@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.MIDWAY], ids=str)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name != "500s"], ids=lambda fault: fault.name)
+def test_one_engine_of_three_is_enough(fault: Fault, phase: Phase) -> None:
+    """But for errors that engines answer themselves: what two of them refuse is not handed to a third."""
+    outcome, left = played(doubled(fault), phase, 1)
+    assert outcome.struck
+    assert outcome.failures == []
+    assert left == []
+    assert outcome.back_after_s is not None
