@@ -12,6 +12,8 @@ import pytest
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.cluster.replicas.settings import ReplicaSettings
 from pointsman.edge.cluster.replicas.timing import BusTiming
+from pointsman.edge.configuration.loader import load_text
+from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.wire.http1_client import Origin
 from support.fetch import fetch
@@ -31,6 +33,11 @@ def of(port: int, *peers: int, **fields: Any) -> ReplicaSettings:
     return ReplicaSettings(
         f"tcp://127.0.0.1:{port}", places, secret="the fleet's", timing=BusTiming(0.005, 0.1, 1.0), **fields
     )
+
+
+def configured(text: str) -> ReplicaSettings:
+    tree = load_text(text, "c.yaml", ConfigTree)
+    return ReplicaSettings.of(tree.replicas, tree.etcd, {})
 
 
 def others(frontend: Frontend) -> list[int]:
@@ -77,6 +84,22 @@ async def test_load_prompts_status_and_goodbye(fleet: Fleet) -> None:
         await fleet.until(lambda: others(two) == [0] and not two.replication.statuses(), 20.0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
+    finally:
+        await two.close()
+
+
+async def test_two_that_are_configured_as_people_do(fleet: Fleet) -> None:
+    """What a file gives, not what a test makes: places are checked strings of their own there."""
+    await fleet.engine("a")
+    ports = (free_port(), free_port())
+    peers = ", ".join(f"'tcp://127.0.0.1:{port}'" for port in ports)
+    found = [configured(f"replicas: {{listen: 'tcp://127.0.0.1:{port}', peers: [{peers}]}}") for port in ports]
+    one = await fleet.open(replicas=found[0])
+    two = Frontend(replace(one._settings, replicas=found[1], port=0, admin_port=0))
+    await two.start()
+    try:
+        await fleet.until(lambda: [s.name for s in one.replication.statuses()] == [f"tcp://127.0.0.1:{ports[1]}"], 20.0)
+        await fleet.until(lambda: all(s.complete for s in two.replication.statuses()), 20.0)
     finally:
         await two.close()
 

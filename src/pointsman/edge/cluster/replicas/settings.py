@@ -49,10 +49,10 @@ class ReplicaSettings:
         places = None
         if section.etcd and section.listen is not None:
             prefix = f"/pointsman/{etcd.fleet}/replicas/"
-            places = EtcdPlaces(EtcdAccess.of(etcd, environ), prefix, section.advertise or section.listen)
+            places = EtcdPlaces(EtcdAccess.of(etcd, environ), prefix, str(section.advertise or section.listen))
         return cls(
-            listen=section.listen,
-            peers=section.peers,
+            listen=None if section.listen is None else str(section.listen),
+            peers=tuple(map(str, section.peers)),
             secret=_secret(section, environ),
             etcd=places,
             timing=BusTiming(heartbeat_s=section.heartbeat_interval.s, lost_after_s=section.lost_after.s),
