@@ -6,7 +6,7 @@ import pytest
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
-from pointsman.edge.cluster.members import WorkerSource, checked, sources_of_urls
+from pointsman.edge.cluster.members import WorkerSource, checked, same_url, sources_of_urls
 from pointsman.edge.engines.facts import Capabilities, EngineFacts
 
 FACTS = EngineFacts(
@@ -85,11 +85,18 @@ def test_an_address_that_is_none_is_refused(url):
         sources_of_urls([url])
 
 
+def test_ports_that_only_look_like_the_default_one_make_other_engines():
+    urls = ["http://a", "http://a:8080", "http://a:443", "https://a", "https://a:80", "http://[::80]", "http://[::]:180"]
+    assert len({same_url(url) for url in urls}) == len(urls)
+
+
 @pytest.mark.parametrize(
     ("sources", "words"),
     [
         ([WorkerSource("a", "http://a:1"), WorkerSource("a", "http://b:1")], "the name 'a'"),
         ([WorkerSource("a", "http://a:1"), WorkerSource("b", "http://A:1/")], "the URL"),
+        ([WorkerSource("a", "http://a"), WorkerSource("b", "http://a:80")], "the URL"),
+        ([WorkerSource("a", "https://[::1]:443"), WorkerSource("b", "https://[::1]/")], "the URL"),
         ([WorkerSource("", "http://a:1")], "not empty"),
         ([WorkerSource("a/b", "http://a:1")], "no slash"),
         ([WorkerSource("a", "http://a:1", kind="tgi")], "kind 'tgi' is unknown"),

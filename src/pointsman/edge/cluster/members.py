@@ -18,6 +18,9 @@ NO_HOST = ("none", "null", "undefined")
 """What stands for a host where a program wrote down an address that it did not have."""
 
 
+_DEFAULT_PORT = {"http": ":80", "https": ":443"}
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSource:
     """What is said of an engine. `None`: ask the engine. What is said here wins over what the engine says."""
@@ -100,7 +103,9 @@ def checked(sources: Iterable[WorkerSource]) -> tuple[WorkerSource, ...]:
 
 def same_url(url: str) -> str:
     """The same text for URLs that mean the same."""
-    return url.rstrip("/").lower()
+    text = url.rstrip("/").lower()
+    scheme = text.partition("://")[0]
+    return text.removesuffix(_DEFAULT_PORT[scheme]) if scheme in _DEFAULT_PORT else text
 
 
 def _parse(url: object, name: str | None = None) -> EngineUrl:

@@ -410,8 +410,11 @@ class Frontend:
         return error_body(status, message)
 
     def _not_reached(self) -> list[str]:
-        """Engines of which nobody knows yet what they serve."""
-        return [f"{e.name} ({e.reason})" for e in self._prober.statuses() if e.state is EngineState.LOOKING]
+        """Engines of which nobody knows yet what they serve, and places that may name others."""
+        engines = self._prober.statuses()
+        unknown = [f"{e.name} ({e.reason})" for e in engines if e.state is EngineState.LOOKING]
+        unknown += self.engines.unread()
+        return unknown if unknown or engines else ["nobody named an engine so far"]
 
     def _collector(self) -> FrontendCollector:
         return FrontendCollector(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from pointsman.edge.cluster.discovery.discovery import DiscoveryState
 from pointsman.edge.serving.workers.settings import DiscoverySettings
 from pointsman.edge.traces.profile_file import load_profile
@@ -139,6 +141,7 @@ async def test_bad_input(fleet: Fleet) -> None:
         ("/v1/workers/a?now=maybe", "DELETE", None, 400, "expected true or false"),
         ("/v1/workers/a/drain", "POST", {"grace": "5"}, 400, "grace: expected a duration"),
         ("/v1/workers/a/drain", "POST", {"raeson": "x"}, 400, "raeson"),
+        ("/v1/workers/a/drain", "POST", {"reason": ""}, 400, "reason"),
         ("/v1/workers/nobody/drain", "POST", None, 404, "no engine is called"),
         ("/v1/workers/nobody/resume", "POST", None, 404, "no engine is called"),
     ):
@@ -146,6 +149,21 @@ async def test_bad_input(fleet: Fleet) -> None:
         assert (answer.status, said in read(answer.body)["error"]["message"]) == (status, True), answer.body
     assert usable(fleet) == {"a"}
     assert (await fleet.ask("/v1/workers", method="GET")).status == 404  # not for clients
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+async def test_before_any_engine_is_known_nothing_is_said_to_be_not_served(fleet: Fleet, tmp_path, by_file) -> None:
+    """A client would not ask again after 404."""
+    said, missing = "nobody named an engine so far", tmp_path / "missing.yaml"
+    if by_file:
+        said = f"engines of file {missing} (No such file"
+        await fleet.open(discovery=DiscoverySettings(file=missing, file_interval_s=0.02))
+        await fleet.until(lambda: fleet.frontend.engines.statuses()[-1].state is DiscoveryState.LOST)
+    else:
+        await fleet.open()
+    answer = await fleet.chat()
+    error = read(answer.body)["error"]
+    assert (answer.status, error["code"], said in error["message"]) == (503, "engine_not_reached", True), error
 
 
 async def test_engines_of_a_file(fleet: Fleet, tmp_path) -> None:

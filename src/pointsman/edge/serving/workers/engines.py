@@ -145,6 +145,14 @@ class Engines:
         )
         return (configuration, self.registrar.status, *(place.status for place in self._places))
 
+    def unread(self) -> list[str]:
+        """Places that could not be read so far: nobody knows which engines they name."""
+        return [
+            f"engines of {place.origin} {place.where} ({place.reason})"
+            for place in self.statuses()
+            if place.state is not DiscoveryState.CONNECTED and not place.engines
+        ]
+
     def report(self) -> DiscoveryReport:
         """For `status`."""
         return discovery_report(self.statuses(), self.membership, self._now_ms())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.duration import Duration
@@ -20,7 +22,7 @@ MOST_BODY_BYTES = 65_536
 class DrainBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of `POST /v1/workers/{name}/drain`, which may be left out."""
 
-    reason: str = "by hand"
+    reason: Annotated[str, Meta(min_length=1)] = "by hand"
     grace: str | None = None
     """What requests there get, such as `5m`; absent: `control-plane.drain_grace`."""
 
