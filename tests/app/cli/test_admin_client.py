@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from pathlib import Path
 
 import msgspec
 import pytest
+import trustme
 
 from pointsman.app.cli.admin_client import call
 from pointsman.core.model.errors import EngineError
@@ -72,3 +75,51 @@ def test_a_document(url: str) -> None:
 def test_no_document(url: str, path: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         call("GET", url, path, Document)
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[str, trustme.CA]]:
+    """A port with https that wants certificates, and the authority of both sides."""
+    ca = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(context)
+    ca.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}", ca
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class TestTls:
+    def test_a_certificate_is_shown(self, secure, tmp_path: Path, monkeypatch) -> None:
+        url, ca = secure
+        ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+        ca.issue_cert("me@here").private_key_and_cert_chain_pem.write_to_path(tmp_path / "me.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("POINTSMAN_ADMIN_CERTIFICATE", str(tmp_path / "me.pem"))
+        assert call("GET", url, "/good", Document).value == 7
+
+    def test_what_is_missing_is_named(self, secure, tmp_path: Path, monkeypatch) -> None:
+        url, ca = secure
+        with pytest.raises(
+            EngineError, match=r"its certificate is not trusted \(.*\); SSL_CERT_FILE may name"
+        ) as caught:
+            call("GET", url, "/good", Document)
+        assert "engine_tls" not in str(caught.value)
+        ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        with pytest.raises(EngineError, match="it may want a certificate: POINTSMAN_ADMIN_CERTIFICATE"):
+            call("GET", url, "/good", Document)
+        monkeypatch.setenv("POINTSMAN_ADMIN_CERTIFICATE", str(tmp_path / "none.pem"))
+        with pytest.raises(EngineError, match=r"POINTSMAN_ADMIN_CERTIFICATE: can't use '.*none\.pem': No such file"):
+            call("GET", url, "/good", Document)
+
+    def test_http_where_https_is_spoken(self, secure) -> None:
+        with pytest.raises(EngineError, match="its URL may begin with https://"):
+            call("GET", secure[0].replace("https", "http"), "/good", Document)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import ssl
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from pointsman.app.cli.siblings import front_ends_with, runtime_folder
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.engines.http import connect_reason
+from pointsman.edge.wire.trust import file_reason
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -22,7 +25,11 @@ T = TypeVar("T")
 DEFAULT_ADMIN_URL = f"http://{ControlPlane().admin_host}:{ControlPlane().admin_port}"
 ADMIN_KEY_VARIABLE = "POINTSMAN_ADMIN_KEY"
 """Environment variable with the key of admin ports that want one."""
+ADMIN_CERTIFICATE_VARIABLE = "POINTSMAN_ADMIN_CERTIFICATE"
+"""Environment variable that names the PEM file of a certificate and its key, for admin ports that want one."""
 _LIMIT_S = 10.0
+_WANTS_CERTIFICATE = f"it may want a certificate: {ADMIN_CERTIFICATE_VARIABLE} names the PEM file with one and its key"
+_WANTS_TLS = "its URL may begin with https://"
 
 
 class NoFrontEndError(EngineError):
@@ -73,13 +80,15 @@ async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> b
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(method, admin_url + path, data=body, headers=headers) as answer,
+            session.request(
+                method, admin_url + path, data=body, headers=headers, ssl=_ssl(admin_url, os.environ)
+            ) as answer,
         ):
             raw = await answer.read()
     except aiohttp.InvalidURL:
         raise EngineError(f"--admin-url {admin_url}: expected http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NoFrontEndError(admin_url, _reason(error)) from None
+        raise NoFrontEndError(admin_url, _reason(error, admin_url)) from None
     if answer.status >= 400:
         hint = f"; set {ADMIN_KEY_VARIABLE}" if answer.status == 401 else ""
         raise RefusedError(admin_url + path, answer.status, _message(raw) + hint)
@@ -92,9 +101,31 @@ def admin_headers(environ: Mapping[str, str]) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
-def _reason(error: Exception) -> str:
+def _ssl(admin_url: str, environ: Mapping[str, str]) -> ssl.SSLContext | bool:
+    """By what an admin port with https is checked, and what it is shown."""
+    if not admin_url.startswith("https:"):
+        return True
+    context = ssl.create_default_context()
+    file = environ.get(ADMIN_CERTIFICATE_VARIABLE, "").strip()
+    if file:
+        try:
+            context.load_cert_chain(file)
+        except (OSError, ssl.SSLError) as error:
+            raise EngineError(f"{ADMIN_CERTIFICATE_VARIABLE}: can't use {file!r}: {file_reason(error)}") from None
+    return context
+
+
+def _reason(error: Exception, admin_url: str) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing for {_LIMIT_S:.0f} s"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        said = str(getattr(error.certificate_error, "verify_message", "") or error.certificate_error)
+        return f"its certificate is not trusted ({said}); SSL_CERT_FILE may name the PEM file of who signed it"
+    hung_up = isinstance(error, aiohttp.ServerDisconnectedError) or getattr(error, "errno", None) == errno.ECONNRESET
+    if hung_up:
+        return "it hung up; " + (_WANTS_CERTIFICATE if admin_url.startswith("https:") else _WANTS_TLS)
+    if "CERTIFICATE_REQUIRED" in str(error):
+        return _WANTS_CERTIFICATE
     if isinstance(error, aiohttp.ClientConnectorError):
         return connect_reason(error)
     return str(error) or type(error).__name__
