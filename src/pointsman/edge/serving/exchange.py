@@ -46,6 +46,8 @@ class Exchange:
     cut: str | None = None
     """Why it has to end, wherever it is."""
     attempts: int = 0
+    sent: bool = False
+    """An engine was sent it; not so where none could be connected to."""
     migration: Migration | None = None
     """What is kept of its stream so that it can go on elsewhere; None: it can't, `stays` says why."""
     stays: str = ""
@@ -53,6 +55,8 @@ class Exchange:
     """Times that its stream went on elsewhere."""
     progress: int = 0
     """What the client had got when it last went on elsewhere."""
+    stands_since_s: float | None = None
+    """When its stream broke off there, on the event loop's clock; workers that do not take it count from the first."""
     rest: Request | None = None
     """What is left of it where it goes on from what another worker generated."""
     failed_at: list[WorkerId] = field(default_factory=list)

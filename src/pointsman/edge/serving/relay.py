@@ -200,6 +200,7 @@ class Relay:
         responder.on_pause, responder.on_resume = self._pause, self._resume
         self._last_data_s = self._loop.time()
         self._arm(self._timeouts.first_byte_s, self._first_byte_late)
+        self._exchange.sent = True
         connection.send(head, body, self)
 
     def abandon(self) -> None:

@@ -164,6 +164,50 @@ async def test_what_never_reached_an_engine_costs_nothing(fleet: Fleet) -> None:
     nothing_held(fleet)
 
 
+async def test_an_engine_that_cannot_be_connected_to_costs_nothing(fleet: Fleet) -> None:
+    """Also before anybody has noticed: else an outage eats what its victims may ask."""
+    engine = await fleet.engine("a")
+    await open_with(fleet, "default: {requests_per_minute: 100, tokens_per_minute: 100000}", heartbeat_s=60)
+    await engine.close()
+    answer = await fleet.chat(headers=ACME)
+    assert answer.status >= 500
+    assert next(iter(fleet.frontend.decisions)).attempts > 0
+    assert (account(fleet).own.requests, account(fleet).own.tokens) == (0, 0)
+    nothing_held(fleet)
+
+
+async def test_a_client_that_leaves_before_anything_was_sent_pays_nothing(fleet: Fleet, monkeypatch) -> None:
+    await fleet.engine("a")
+    frontend = await open_with(fleet, "default: {requests_per_minute: 100, tokens_per_minute: 100000}")
+    connecting = asyncio.Event()
+
+    async def connects_for_ever(*args, **kwargs) -> None:
+        connecting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(frontend.pool, "idle_connection", lambda origin: None)
+    monkeypatch.setattr(frontend.pool, "connect", connects_for_ever)
+    asking = asyncio.create_task(fleet.chat(headers=ACME))
+    await connecting.wait()
+    asking.cancel()
+    await fleet.until(lambda: account(fleet).running == 0)
+    assert (account(fleet).own.requests, account(fleet).own.tokens) == (0, 0)
+    nothing_held(fleet)
+
+
+async def test_an_engine_that_counts_below_nothing_gives_nothing_back(fleet: Fleet) -> None:
+    async def lies(incoming, responder) -> None:
+        responder.start(200, SSE)
+        responder.write(delta("x") + usage_event(-5000, 3) + DONE)
+        responder.finish()
+
+    await fleet.engine("a", answer=lies)
+    await open_with(fleet, "default: {tokens_per_minute: 100000}")
+    assert (await fleet.chat(headers=ACME)).status == 200
+    assert account(fleet).own.tokens == 3
+    nothing_held(fleet)
+
+
 async def test_what_several_engines_tried_is_charged_once(fleet: Fleet) -> None:
     dead = await fleet.engine("a")
     await fleet.engine("b")

@@ -174,8 +174,7 @@ class Gate:
         if used:
             self._counts.tokens.add(grant.principal.name, used)
         if grant.accounts:
-            counts = exchange.attempts > 0
-            self._book.end(grant.accounts, grant.reserved_tokens, used, self._clock(), counts=counts)
+            self._book.end(grant.accounts, grant.reserved_tokens, used, self._clock(), counts=exchange.sent)
             self._told_others()
 
     def _accounts(self, principal: Principal, model: str | None, now_ms: float) -> tuple[Account, ...]:

@@ -13,11 +13,11 @@ def delivered_tokens(exchange: Exchange) -> int:
     sent to several engines in turn is charged once.
     """
     record, prompt_tokens = exchange.record, exchange.request.prompt_tokens
-    if record is None or exchange.attempts == 0:
+    if record is None or not exchange.sent:
         return 0
     usage = record.usage
     if usage is not None:
-        return int(usage.prompt_tokens or 0) + int(usage.completion_tokens or 0)
+        return max(0, usage.prompt_tokens) + max(0, usage.completion_tokens)  # an engine may say anything
     if exchange.status in ("finished", "cancelled") or record.events:
         return prompt_tokens + record.events
     return 0
