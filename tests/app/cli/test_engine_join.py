@@ -192,27 +192,6 @@ def test_a_second_signal_cuts(start: Callable[..., Any], unused_tcp_port: int) -
             running.result()
 
 
-@pytest.mark.local
-def test_llama_cpp_behind_its_gate(start: Callable[..., Any], real_model: Path) -> None:
-    front_end = start("serve", "--wait-for-engines", "--port", "0", "--admin-port", "0")
-    line = front_end.line("pointsman serves")
-    url, admin_url = line.split()[2].removesuffix("/v1"), line.split("admin: ")[1].split(";")[0]
-    engine = start("engine", "--kind", "local", "--model", f"m={real_model}", "--port", "0", "--join", admin_url)
-    engine_url = engine.url("engine local serves m at")
-    eventually(lambda: list(engines(admin_url).values()) == ["ready"])
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(stream, url, 60)
-        eventually(lambda: in_flight(admin_url) == 1)
-        engine.process.send_signal(signal.SIGTERM)
-        eventually(lambda: list(engines(admin_url).values()) == ["draining"])
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            get(f"{engine_url}/health")
-        status, body = running.result()
-    assert (status, body.endswith(b"data: [DONE]\n\n")) == (200, True)
-    assert engine.process.wait(LIMIT_S) == 0
-    assert front_end.stop() == 0
-
-
 def free_ports(count: int) -> int:
     """The first of `count` free ports in a row."""
     for first in range(11000 + os.getpid() % 8000, 20900, count):
