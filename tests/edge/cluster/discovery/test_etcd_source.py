@@ -150,6 +150,27 @@ async def test_a_watch_that_died_in_silence(caplog: pytest.LogCaptureFixture) ->
     assert "kept for 0.05 s" in caplog.text
 
 
+@pytest.mark.parametrize("bad", [b'{"url": null, "name": "a"}', b"{", b'{"url": "http://a:8000", "weigth": 1}'])
+async def test_a_record_that_becomes_bad_is_no_farewell(bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    etcd = ScriptedEtcd()
+    etcd.put("a")
+    etcd.put("b", bad)
+    place = Place(etcd, grace_s=0.05)
+    async with place.running():
+        await eventually(lambda: place.names == ["a"])
+        etcd.put("a", bad)
+        await eventually(lambda: len(place.discovery.status.ignored) == 2)
+        assert place.names == ["a"]
+        first, second = place.discovery.status.ignored
+        stays = "; it stays as it was"
+        assert {one.record[-1]: one.reason.endswith(stays) for one in (first, second)} == {"a": True, "b": False}
+        etcd.put("a", value_of("a", url="http://elsewhere:1"))
+        await eventually(lambda: place.offers[-1][0].url == "http://elsewhere:1")
+        etcd.put("a", bad)
+        etcd.delete("a")
+        await eventually(lambda: place.names == [])
+
+
 async def test_what_is_kept_does_not_keep_out_what_is_there() -> None:
     """An engine killed and started again: under another name, or under its name at another address."""
     etcd = ScriptedEtcd()

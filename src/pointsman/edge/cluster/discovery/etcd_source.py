@@ -72,6 +72,8 @@ class EtcdDiscovery:
         self._sources: tuple[WorkerSource, ...] | None = None
         self._known: dict[bytes, tuple[bytes, WorkerSource | ConfigError]] = {}
         """What values were read as."""
+        self._good: dict[bytes, WorkerSource] = {}
+        """What was last read of keys that are there or kept."""
         self._kept: frozenset[bytes] = frozenset()
         """That were said to be kept."""
         self._changed = asyncio.Event()
@@ -181,18 +183,24 @@ class EtcdDiscovery:
         kept: list[WorkerSource] = []
         ignored: set[str] = set()
         known, self._known = self._known, {}
+        good, self._good = self._good, {}
         for key, value in sorted(self._view.values.items()):
             read = known.get(key)
             if read is None or read[0] != value:
                 read = (value, self._parsed(value, _where(key)))
             self._known[key] = read
+            source = read[1] if isinstance(read[1], WorkerSource) else good.get(key)
+            if source is not None:
+                self._good[key] = source
+                (kept if key in self._kept else there).append(source)
             if isinstance(read[1], WorkerSource):
-                (kept if key in self._kept else there).append(read[1])
                 continue
             where = _where(key)
             ignored.add(where)
             kind = NO_ADDRESS if isinstance(read[1], NoAddressError) else MALFORMED
             text = str(read[1])
+            if source is not None:
+                text += "; it stays as it was"
             self._standing.ignore(where, kind, text if text.startswith(where) else f"{where}: {text}")
         self._standing.use(ignored)
         sources = (*there, *_not_replaced(kept, there))
