@@ -156,6 +156,45 @@ def test_whatever_is_lost_or_late_replicas_agree_after_one_word_of_each(steps) -
     assert {account.running for account in accounts if account is not None} == {0}
 
 
+def test_an_end_that_nobody_heard_of_is_told_again() -> None:
+    """With a limit on what runs alone, an account is as good as new when its last request ends."""
+    one, other = book(Limits(None, None, 1)), book(Limits(None, None, 1))
+    other.heard("one", [], 0.0)
+    assert asks(one, "t:a")
+    other.heard("one", one.changed(0.0), 0.0)
+    assert not asks(other, "t:a")
+    account = one.account("t:a", 0.0)
+    assert account is not None
+    one.end((account,), 10, 10, 0.0)
+    one.changed(0.0)  # and this is lost
+    other.heard("one", one.whole(0.0), 0.0)
+    assert asks(other, "t:a")
+    assert [len(one.again(0.0)) for _ in range(12)] == [1] * 10 + [0] * 2
+
+
+def test_a_replica_that_forgot_an_account_gives_nothing_back() -> None:
+    limits = Limits(100, 10_000)
+    one, other = book(limits), book(limits)
+    other.heard("one", [], 0.0)
+    for _ in range(90):
+        assert asks(one, "t:a", 50)
+    account = one.account("t:a", 0.0)
+    assert account is not None
+    for _ in range(90):
+        one.end((account,), 50, 50, 0.0)
+    other.heard("one", one.changed(0.0), 0.0)
+    anew = book(limits)
+    anew.heard("other", other.whole(0.0), 0.0)
+    assert asks(anew, "t:a", 50)
+    mine = other.account("t:a", 0.0)
+    assert mine is not None
+    before = mine.levels(0.0)
+    assert before == (10, 5500)
+    other.heard("one", anew.changed(0.0), 0.0)
+    assert mine.levels(0.0) == (9, 5450)
+    assert mine.running == 1
+
+
 def test_reload_changes_limits_in_place() -> None:
     limits = {"t:a": Limits(60, None, 1), "t:b": Limits(60)}
     of = Book(lambda subject: limits.get(subject, NO_LIMITS))

@@ -102,7 +102,7 @@ class Account:
         knows, only that counts.
         """
         before = self._heard.get(replica)
-        if before is not None:
+        if before is not None and spent.tokens >= before.tokens:  # else it forgot the account, and counts anew
             self._take(spent.requests - before.requests, spent.whole - before.whole, now_ms)
         elif is_new:
             self._lower(levels, now_ms)

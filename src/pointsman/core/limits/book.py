@@ -14,6 +14,8 @@ OVERFLOW = "others"
 """Whose account parties share that find no room."""
 _LOOKED_AT = 8
 """Accounts that are looked at for one that can be forgotten."""
+_TOLD_AGAIN = 10
+"""Times that an account in no use is still told of: the word that its last request ended may have been lost."""
 
 LimitsOf = Callable[[str], Limits]
 """Of a subject; NO_LIMITS for one that nobody knows."""
@@ -41,6 +43,8 @@ class Book:
         """What changed is noted for others."""
         self._accounts: OrderedDict[str, Account] = OrderedDict()
         self._changed: dict[str, Account] = {}
+        self._lately: dict[str, int] = {}
+        """Subjects that others were told of, and how often they are to be told again whatever becomes of them."""
         self._known: dict[str, None] = {}
         """Replicas that were heard."""
 
@@ -84,6 +88,7 @@ class Book:
         self.generation += 1
         del self._accounts[subject]
         self._changed.pop(subject, None)
+        self._lately.pop(subject, None)
 
     # ---- requests of this replica
 
@@ -117,11 +122,19 @@ class Book:
     def changed(self, now_ms: float) -> list[Row]:
         """What others have not been told yet; they have been, after this."""
         accounts, self._changed = self._changed, {}
+        self._lately.update(dict.fromkeys(accounts, _TOLD_AGAIN))
         return [_row(account, now_ms) for account in accounts.values()]
 
     def whole(self, now_ms: float) -> list[Row]:
-        """What somebody has to be told who knows nothing yet: all accounts in use."""
-        return [_row(account, now_ms) for account in self if not account.is_idle(now_ms)]
+        """What somebody has to be told who knows nothing yet, or missed something: all accounts in use, or lately so."""
+        lately = self._lately
+        return [_row(account, now_ms) for account in self if account.subject in lately or not account.is_idle(now_ms)]
+
+    def again(self, now_ms: float) -> list[Row]:
+        """The same, for all. Call it now and then."""
+        rows = self.whole(now_ms)
+        self._lately = {subject: times - 1 for subject, times in self._lately.items() if times > 1}
+        return rows
 
     def heard(self, replica: str, rows: Iterable[Row], now_ms: float) -> None:
         """What another replica says. Rows on subjects without limits here are left out."""

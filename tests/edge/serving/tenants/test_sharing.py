@@ -126,6 +126,21 @@ async def test_a_lost_word_is_made_good_by_the_next_look(replicas) -> None:
     assert b.account.running == 1
 
 
+async def test_a_lost_end_holds_no_place_for_ever() -> None:
+    buses: list[MemoryBus] = []
+    a, b = [Replica(name, buses, "default: {concurrency: 1}") for name in "ab"]
+    a.bus.greet(b.bus)
+    assert a.ask()
+    await told()
+    assert not b.ask()
+    a.bus.lossy = lambda: True
+    a.end(5)
+    await told()
+    a.bus.lossy = lambda: False
+    a.tenancy.look()
+    assert b.ask()
+
+
 async def test_the_dead_free_what_they_held(replicas) -> None:
     a, b, c = replicas
     for _ in range(3):

@@ -73,7 +73,7 @@ class LimitsOnBus:
     def look(self) -> None:
         """Now and then: say everything again."""
         if not self.alone:
-            self._publish(self._book.whole(self._clock()), even_nothing=True)
+            self._publish(self._book.again(self._clock()), even_nothing=True)
 
     def close(self) -> None:
         """Say nothing more."""
