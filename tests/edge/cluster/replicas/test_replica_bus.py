@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -96,6 +97,40 @@ class TestOverSockets:
         two.bus._beat.cancel()
         await eventually(lambda: one.lost == [two.bus.replica])
 
+    async def test_one_whose_host_vanished_without_a_word_is_found_again(self, make) -> None:
+        """Lost power, or a network that was cut for long: whoever only hears would never learn that it has to connect
+        anew."""
+        one, at_one = await make("tcp://127.0.0.1:*")
+        async with SilentProxy(at_one.port) as proxy:
+            two, _ = await make("tcp://127.0.0.1:*", (f"tcp://127.0.0.1:{proxy.port}",))
+            await eventually(lambda: two.bus.peers)
+            proxy.swallow()
+            await eventually(lambda: two.lost == [one.bus.replica])
+            await eventually(lambda: two.bus.peers, 20.0)
+            await two.bus.close()
+
+    async def test_who_waits_for_the_place_of_an_old_one_is_heard_through_it(self, make, tmp_path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            shared = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        old, _ = await make(shared, [f"ipc://{tmp_path}/new"])
+        far, at_far = await make("tcp://127.0.0.1:*", [shared], state=b"whole of far")
+        transport = ZmqTransport([shared, f"ipc://{tmp_path}/new"], place(at_far), patient=True)
+        new = Listener(ReplicaBus(transport, now_ms, timing=TIMING, name="new"), b"whole of new")
+        await new.bus.start()
+        try:
+            assert transport.waits_for == shared
+            await eventually(lambda: (new.bus.replica, b"whole of new") in far.heard)
+            await eventually(lambda: (far.bus.replica, b"whole of far") in new.heard)
+            new.bus.publish("t", b"news")
+            await eventually(lambda: (new.bus.replica, b"news") in far.heard)
+            await old.bus.close()
+            await eventually(lambda: transport.waits_for is None)
+            new.bus.publish("t", b"more")
+            await eventually(lambda: far.heard[-1][1] in (b"more", b"whole of new"))
+            assert far.lost == [old.bus.replica]  # nobody took it for dead in between
+        finally:
+            await new.bus.close()
+
     @pytest.mark.parametrize(("ours", "theirs"), [("right", "wrong"), ("right", None), (None, "right")])
     async def test_another_secret_is_refused_with_one_line(self, make, caplog, ours, theirs) -> None:
         with caplog.at_level(logging.INFO, "pointsman.cluster"):
@@ -105,6 +140,7 @@ class TestOverSockets:
             await eventually(lambda: at_one.counts.total() and at_two.counts.total())
             assert not one.bus.peers
             assert not two.bus.peers
+            assert "has a" in at_one.refused_lately or "has another" in at_one.refused_lately
         lines = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
         assert len(lines) == 2  # one each
         assert not any("right" in line or "wrong" in line for line in lines)
@@ -154,10 +190,26 @@ class TestMessages:
             for _ in range(3):
                 end.take([wire.ALL, b"another version", b""])
             assert bus.counts["refused"] == 3
+            assert "run the same version" in bus.refused_lately
+            await asyncio.sleep(60.0)
+            assert bus.refused_lately is None
 
         with caplog.at_level(logging.WARNING, "pointsman.cluster"):
             run_virtually(work())
         assert len([r for r in caplog.records if "refused" in r.getMessage()]) == 1
+
+    def test_what_comes_on_a_slower_way_after_a_goodbye(self) -> None:
+        """Whoever is named in `peers` and lies in the folder as well is heard twice, not always in order."""
+
+        async def work() -> None:
+            bus, end = await started(ReplicaNetwork(random.Random(1)))
+            listener = Listener(bus)
+            late = frames_of(Message(replica="r", name="", sequence=2, parts=[("t", b"load")]))
+            for frames in (late, frames_of(Message(replica="r", name="", sequence=3, parts=[], bye=True)), late):
+                end.take(frames)
+            assert (listener.heard, listener.lost, bus.peers) == ([("r", b"load")], ["r"], ())
+
+        run_virtually(work())
 
     def test_a_subscriber_that_can_not_use_what_came_does_not_hurt_others(self, caplog) -> None:
         async def work() -> None:
@@ -255,6 +307,40 @@ class TestSending:
             assert len(bus.peers) == 1
 
         run_virtually(work())
+
+
+class SilentProxy:
+    """Carries connections to a port, until it swallows all that is sent over those that there are."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._swallowed: set[asyncio.StreamWriter] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    async def __aenter__(self) -> SilentProxy:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *what: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+        await asyncio.sleep(0.05)
+
+    def swallow(self) -> None:
+        self._swallowed |= self._writers
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers |= {writer, to}
+        await asyncio.gather(self._pump(reader, to), self._pump(there, writer), return_exceptions=True)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            if writer not in self._swallowed:
+                writer.write(data)
 
 
 async def started(network: ReplicaNetwork, batch_s: float = 0.01) -> tuple[ReplicaBus, MemoryTransport]:

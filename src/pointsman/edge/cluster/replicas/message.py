@@ -15,6 +15,8 @@ VERSION = b"pointsman-replicas-1"
 MOST_BYTES = 16 * 2**20
 """Of one message."""
 ALL = b"*"
+TO_ONE = b"@"
+PARTS = 3
 
 
 class ReplicaMessageError(PointsmanError):
@@ -50,8 +52,8 @@ def frames_of(message: Message) -> list[bytes]:
 
 def message_of(frames: list[bytes]) -> Message:
     """What came. Raises ReplicaMessageError that says what is wrong with it."""
-    if len(frames) != 3:
-        raise ReplicaMessageError(f"a message of {len(frames)} parts where 3 are expected: is it a pointsman?")
+    if len(frames) != PARTS:
+        raise ReplicaMessageError(f"a message of {len(frames)} parts where {PARTS} are expected: is it a pointsman?")
     if frames[1] != VERSION:
         raise ReplicaMessageError(
             f"it speaks {frames[1][:40]!r}, this one {VERSION!r}; run the same version of pointsman everywhere"
@@ -64,4 +66,4 @@ def message_of(frames: list[bytes]) -> Message:
 
 def address(replica: ReplicaId) -> bytes:
     """What a message begins with that is for one replica; for "": for all."""
-    return b"@" + replica.encode() if replica else ALL
+    return TO_ONE + replica.encode() if replica else ALL

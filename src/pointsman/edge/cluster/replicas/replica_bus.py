@@ -24,6 +24,7 @@ _log = logging.getLogger("pointsman.cluster")
 MOST_WAITING_BYTES = 4 * 2**20
 """What waits to be sent, for a few milliseconds; beyond it is dropped, and the others ask for everything."""
 MOST_PEERS = 1_024
+_REFUSED_LATELY_MS = 30_000
 
 Received = Callable[[list[bytes]], None]
 
@@ -70,6 +71,10 @@ class ReplicaBus:
         self._timing = timing or BusTiming()
         self._topics: dict[str, _Subscriber] = {}
         self._peers: dict[ReplicaId, Peer] = {}
+        self._departed: dict[ReplicaId, None] = {}
+        """Said goodbye, the latest ones: what comes of them later was on another way."""
+        self._refused: tuple[float, str] | None = None
+        """The last message that was: when, and why."""
         self._waiting: list[tuple[str, bytes]] = []
         self._waiting_bytes = 0
         self._sequence = 0
@@ -120,6 +125,13 @@ class ReplicaBus:
     def peers(self) -> tuple[Peer, ...]:
         """Those that are there, in the order in which they came; not to be changed."""
         return tuple(self._peers.values())
+
+    @property
+    def refused_lately(self) -> str | None:
+        """Why the last message that could not be read was refused, if that was within half a minute."""
+        if self._refused is None or self._now_ms() - self._refused[0] > _REFUSED_LATELY_MS:
+            return None
+        return self._refused[1]
 
     # ---- sending
 
@@ -182,12 +194,18 @@ class ReplicaBus:
             message = message_of(frames)
         except ReplicaMessageError as error:
             self.counts["refused"] += 1
-            self._say_once("refused", f"a replica's message is refused: {error}")
+            self._refused = (self._now_ms(), f"a replica's message is refused: {error}")
+            self._say_once("refused", self._refused[1])
             return
         if message.replica == self.replica or self._beat is None or message.whole_for not in ("", self.replica):
             return
         self.counts["received"] += 1
+        if message.replica in self._departed:
+            return
         if message.bye:
+            self._departed[message.replica] = None
+            if len(self._departed) > MOST_PEERS:
+                del self._departed[next(iter(self._departed))]
             self._lose(message.replica, "said goodbye")
             return
         peer = self._peer(message)

@@ -17,6 +17,7 @@ from pointsman.edge.cluster.replicas.replica_bus import ReplicaBus, Transport
 from pointsman.edge.cluster.replicas.settings import ReplicaSettings
 from pointsman.edge.cluster.replicas.sibling_folder import SiblingFolder
 from pointsman.edge.cluster.replicas.zmq_transport import ZmqTransport
+from pointsman.edge.configuration.replica_place import ReplicaPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,9 @@ class Replication:
         self.bus: Bus = NoBus()
         """For whoever has something to tell the others."""
         if transport is not None:
-            name = settings.listen or f"{socket.gethostname()}/{os.getpid()}"
-            self.bus = self._replicas = ReplicaBus(transport, now_ms, name=name, timing=settings.timing)
+            self.bus = self._replicas = ReplicaBus(
+                transport, now_ms, name=_name(settings.listen), timing=settings.timing
+            )
             self._sync = LedgerSync(ledger, self.bus, now_ms)
             self._loans = PrefixLoans(ledger, self.bus, now_ms, self._complete)
 
@@ -119,7 +121,19 @@ class Replication:
     @property
     def trouble(self) -> str | None:
         """Why others may not be found."""
-        return None if self._etcd is None else self._etcd.trouble
+        found = [
+            None if self._etcd is None else self._etcd.trouble,
+            self._taken(),
+            None if self._zmq is None else self._zmq.refused_lately,
+            None if self._replicas is None else self._replicas.refused_lately,
+        ]
+        return "; ".join(filter(None, found)) or None
+
+    def _taken(self) -> str | None:
+        place = None if self._zmq is None else self._zmq.waits_for
+        if place is None or any(status.name == _name(place) for status in self.statuses()):
+            return None  # it is of the front end that this one replaces, which passes on what this one tells
+        return f"{place} is taken by something else, so other hosts don't hear this one; name another replicas.listen"
 
     def statuses(self) -> tuple[ReplicaStatus, ...]:
         """The others."""
@@ -142,3 +156,11 @@ class Replication:
     def prompts_not_told(self) -> int:
         """Prompts that others were not told of, since too many waited."""
         return self._ledger.prompts_not_told
+
+
+def _name(listen: str | None) -> str:
+    """For people: where others find it, if that says which one it is."""
+    place = None if listen is None else ReplicaPlace(listen)
+    if place is None or not place.port:
+        return f"{socket.gethostname()}/{os.getpid()}"
+    return f"tcp://{socket.gethostname()}:{place.port}" if place.is_anywhere else str(place)

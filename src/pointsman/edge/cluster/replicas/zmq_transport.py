@@ -14,6 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 import zmq
 from zmq.utils import z85
@@ -21,7 +22,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.cluster.replicas.bus import ReplicaId
-from pointsman.edge.cluster.replicas.message import ALL, MOST_BYTES, address
+from pointsman.edge.cluster.replicas.message import ALL, MOST_BYTES, PARTS, TO_ONE, address
 from pointsman.edge.cluster.replicas.replica_bus import Received
 
 _log = logging.getLogger("pointsman.cluster")
@@ -34,6 +35,11 @@ _BIND_AGAIN_S = 0.5
 _LINGER_MS = 200
 """For the goodbye."""
 _RECONNECT_MS, _RECONNECT_MOST_MS = 100, 2_000
+_PING_MS, _PING_LOST_MS = 1_000, 3_000
+"""Who only hears never notices that the other side is gone without a word (a host that lost power, a network that was
+cut): it has to ask. What waits for a side that stands still is dropped with its connection."""
+_CONNECT_MS, _HANDSHAKE_MS = 2_000, 5_000
+_REFUSED_LATELY_S = 30.0
 _REFUSED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 _CONTEXT = b"pointsman replicas, keys of the fleet"
 
@@ -47,7 +53,8 @@ class ZmqTransport:
         listen: endpoints that others can subscribe at, `tcp://host:port` or `ipc://path`.
         peers: endpoints of others; one's own may be among them.
         secret: known to all replicas; None: nobody has to prove anything, for sockets that only this user can reach.
-        patient: a place that is taken is tried again until it is free; until then others don't hear us there.
+        patient: a place that is taken is tried again until it is free. Until then whoever has it, if it is one of ours
+            and hears us elsewhere, passes on what we say to those who listen there.
     """
 
     def __init__(
@@ -60,6 +67,8 @@ class ZmqTransport:
     ) -> None:
         self._patient = patient
         self._bind_again: dict[str, asyncio.TimerHandle] = {}
+        self._bound: set[bytes] = set()
+        self._passes_on = False
         self.port: int | None = None
         """Of the first TCP endpoint."""
         self._listen = tuple(listen)
@@ -74,6 +83,8 @@ class ZmqTransport:
         self._again: asyncio.Handle | None = None
         self.counts: Counter[str] = Counter()
         """Connections that were refused, by side: ours, theirs."""
+        self._refused: tuple[float, str] | None = None
+        """The last one: when, and why."""
 
     async def start(self, received: Received, replica: ReplicaId) -> None:
         """Listen and connect. Raises EngineError that names the place that can't be used."""
@@ -112,8 +123,9 @@ class ZmqTransport:
             self._peers = wanted
             return
         for peer in [known for known in self._peers if known not in wanted]:
-            self._subscriber.disconnect(peer)
             del self._peers[peer]
+            with suppress(zmq.ZMQError):  # it was not connected
+                self._subscriber.disconnect(peer)
         for peer in [new for new in wanted if new not in self._peers]:
             try:
                 self._subscriber.connect(peer)
@@ -121,11 +133,26 @@ class ZmqTransport:
                 _log.warning("replicas: can't connect to %s: %s; it is not heard", peer, error)
             else:
                 self._peers[peer] = None
+        self._read_soon()  # what came meanwhile is announced no more
+
+    @property
+    def waits_for(self) -> str | None:
+        """A place of ours that somebody else has."""
+        return next(iter(self._bind_again), None)
+
+    @property
+    def refused_lately(self) -> str | None:
+        """Why the last connection was refused, if that was within half a minute."""
+        if self._refused is None or time.monotonic() - self._refused[0] > _REFUSED_LATELY_S:
+            return None
+        return self._refused[1]
 
     def send(self, frames: list[bytes]) -> bool:
         """To all that are connected. What a slow one does not take is dropped for it alone, and it will notice."""
         if self._publisher is None:
             return False
+        if self._bind_again:
+            frames = [*frames, *(place.encode() for place in self._bind_again)]
         try:
             self._publisher.send_multipart(frames, zmq.NOBLOCK, copy=True)
         except zmq.ZMQError:
@@ -158,18 +185,24 @@ class ZmqTransport:
     # ---- inside
 
     def _bind(self, publisher: zmq.Socket[bytes], endpoint: str) -> None:
+        waiting = endpoint in self._bind_again
         try:
             publisher.bind(endpoint)
         except zmq.ZMQError as error:
-            if error.errno != errno.EADDRINUSE or not self._patient:
+            if not waiting and (error.errno != errno.EADDRINUSE or not self._patient):
                 raise
-            if endpoint not in self._bind_again:
-                _log.info("replicas: %s is taken, by the front end that this one replaces: waiting for it", endpoint)
+            if not waiting:
+                _log.warning(
+                    "replicas: %s is taken: waiting for it; unless it is of the front end that this one replaces, name "
+                    "another place in replicas.listen",
+                    endpoint,
+                )
             loop = asyncio.get_running_loop()
             self._bind_again[endpoint] = loop.call_later(_BIND_AGAIN_S, self._bind, publisher, endpoint)
             return
         if self._bind_again.pop(endpoint, None) is not None:
             _log.info("replicas: listening at %s now", endpoint)
+        self._bound.add(endpoint.encode())
         if self.port is None and endpoint.startswith("tcp:"):
             bound = publisher.getsockopt(zmq.LAST_ENDPOINT)
             assert isinstance(bound, bytes)
@@ -181,7 +214,10 @@ class ZmqTransport:
         socket.setsockopt(zmq.RCVHWM, _MOST_MESSAGES)
         socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PING_LOST_MS)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MOST_MS)
         if self._keys is not None:
@@ -206,12 +242,22 @@ class ZmqTransport:
                 frames = self._subscriber.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            self._received(frames)
+            self._received(self._passed_on(frames) if len(frames) > PARTS else frames)
             if time.perf_counter() > end_s:
                 self._read_soon()
                 break
         for _, monitor, side in self._monitors:
             self._read_monitor(monitor, side)
+
+    def _passed_on(self, frames: list[bytes]) -> list[bytes]:
+        """Of one that waits for a place that we have: who hears us there has to hear it as well."""
+        message, places = frames[:PARTS], frames[PARTS:]
+        if self._subscriber is not None and not self._bound.isdisjoint(places):
+            if not self._passes_on:
+                self._passes_on = True
+                self._subscriber.setsockopt(zmq.SUBSCRIBE, TO_ONE)
+            self.send(message)
+        return message
 
     def _read_monitor(self, monitor: zmq.Socket[bytes], side: str) -> None:
         while True:
@@ -220,17 +266,11 @@ class ZmqTransport:
             except zmq.Again:
                 return
             self.counts[side] += 1
+            secret = "one of both has another replicas.secret, or none" if self._keys else "it has a replicas.secret"
+            why = f"a connection {side} ({told['endpoint'].decode(errors='replace')}) is refused: {secret}"
+            self._refused = (time.monotonic(), why)
             if self.counts.total() == 1:
-                secret = (
-                    "one of both has another replicas.secret, or none" if self._keys else "it has a replicas.secret"
-                )
-                _log.warning(
-                    "replicas: a connection %s (%s) is refused: %s (said once; counted in "
-                    "pointsman_replica_connections_refused_total)",
-                    side,
-                    told["endpoint"].decode(errors="replace"),
-                    secret,
-                )
+                _log.warning("replicas: %s (said once; counted in pointsman_replica_connections_refused_total)", why)
 
 
 def fleet_keys(secret: str) -> tuple[bytes, bytes]:
