@@ -158,7 +158,9 @@ class TestForeign:
         ledger.apply(ev.WorkerJoined(WorkerSpec(A, "http://a", "vllm", ("m",)), 0))
         has(ledger, a=4)
         seen = {}
-        monkeypatch.setattr(ledger._times, "ticked", lambda entries, not_ours, at_ms: seen.update(not_ours))
+        monkeypatch.setattr(
+            ledger._times, "ticked", lambda entries, not_ours, at_ms: seen.update({e.id: not_ours(e) for e in entries})
+        )
         ledger.apply(ev.Tick(1))
         assert seen == {A: 4}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import Flight, WorkerEntry
 from pointsman.core.ledger.groups import ModelGroup, ModelGroups
 from pointsman.core.ledger.guards import guard
+from pointsman.core.ledger.health.comparison import others_sequences
 from pointsman.core.ledger.health.keeper import HealthKeeper
 from pointsman.core.ledger.health.settings import QUIET_SETTINGS, HealthSettings
 from pointsman.core.ledger.health.verdicts import Judge
@@ -331,12 +333,7 @@ class Fleet:
             if entry.gpu_ms is not None and at_ms - entry.gpu_ms > METRICS_BELIEVED_MS:
                 self._set_gpu_use(entry, None, at_ms)
         if self._times is not None:
-            foreign = self.table.cells[Column.FOREIGN]
-            entries = self._entries.values()
-            not_ours: dict[str, int] = {
-                entry.id: int(foreign[entry.slot]) + entry.others.sequences for entry in entries
-            }
-            self._times.ticked(entries, not_ours, at_ms)
+            self._times.ticked(self._entries.values(), partial(others_sequences, self.table), at_ms)
         self.health.ticked(at_ms)
 
     # ---- views

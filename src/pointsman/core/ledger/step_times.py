@@ -8,8 +8,10 @@ engine at the speed that they show. Everything is done with the tick and bounded
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from pointsman.core.ledger.entries import Flight, WorkerEntry
 from pointsman.core.ledger.snapshot import TimesSnapshot
@@ -24,13 +26,19 @@ from pointsman.core.timing.profiles import profile
 from pointsman.core.timing.step import StepCoefficients
 
 _EVENTS_A_TICK = 2_048
-"""Of all workers together, shared alike."""
+"""Of all workers together. In a fleet where that is too few for each, some are looked at with each tick, in turn."""
+_IN_TURN_EVENTS = 1_024
+"""Of those looked at in turn."""
 _LEAST_EVENTS = 64
 """Of one worker."""
+_WORKERS_A_TICK = 256
+"""That are looked at."""
+_TOLD_A_TICK = 256
+"""Workers: of more than that policies are told anew what was learned with every second tick, and so on."""
 _SETTLED = 60.0
 """Intervals after which a class learns from fewer."""
-_YOUNG_INTERVALS, _SETTLED_INTERVALS = 16, 2
-"""Of a class a tick; settled classes of many workers learn from one for four workers."""
+_YOUNG_INTERVALS, _SETTLED_INTERVALS, _MOST_INTERVALS = 16, 2, 32
+"""Of a class a tick; settled classes of many workers learn from one for four workers, up to the last."""
 _FIRST_INTERVALS = 3
 _MOST_FOREIGN = 3.0
 """Sequences of others for one of ours above which intervals say nothing."""
@@ -47,10 +55,14 @@ class StepTimes:
         self._first: dict[str, list[tuple[str, Interval]]] = {}
         """Of classes that nothing is known of yet."""
         self._timing = FleetTimes({})
+        self._next = 0
+        """Where the tick goes on among the workers."""
+        self._not_told = 0
+        """Ticks since policies were told what was learned; 0: they know all of it."""
 
     @property
     def timing(self) -> FleetTimes:
-        """As of the last tick, of workers of which something is known. Never changed: a new one takes its place."""
+        """As of the last ticks, of workers of which something is known. Never changed: a new one takes its place."""
         return self._timing
 
     def know_profile(self, name: str, step: StepCoefficients) -> None:
@@ -95,21 +107,40 @@ class StepTimes:
 
     # ---- learning
 
-    def ticked(self, entries: Collection[WorkerEntry], foreign: Mapping[str, int], at_ms: float) -> None:
-        """Look at what happened since the last tick and learn from it. `foreign`: sequences of others by worker."""
+    def ticked(self, entries: Collection[WorkerEntry], foreign: Callable[[WorkerEntry], int], at_ms: float) -> None:
+        """Look at what happened since the last tick and learn from it. `foreign`: a worker's sequences of others."""
         limit = max(_LEAST_EVENTS, _EVENTS_A_TICK // max(1, len(entries)))
         found: dict[str, list[tuple[str, Interval]]] = {}
-        sizes: dict[str, int] = {}
-        for entry in entries:
-            sizes[entry.worker_class] = sizes.get(entry.worker_class, 0) + 1
+        began = self._next
+        for entry in self._in_turn(entries, limit):
             intervals = self._replayed(entry, limit, at_ms)
             if intervals:
                 ours = sum(flight.sequences for flight in entry.flights.values())
-                usable = _with_foreign(intervals, ours, foreign.get(entry.id, 0))
+                usable = _with_foreign(intervals, ours, foreign(entry))
                 found.setdefault(entry.worker_class, []).extend((entry.id, one) for one in usable)
+        sizes = Counter(entry.worker_class for entry in entries) if found else {}
         for name, intervals_of in found.items():
             self._learn(name, intervals_of, sizes[name], entries)
-        if found:
+        if any(self._learned.intervals(name) < _SETTLED for name in found):
+            self._next = began  # a young class learns sooner from the same few workers again
+        self._tell_all(entries, learned=bool(found))
+
+    def _in_turn(self, entries: Collection[WorkerEntry], limit: int) -> Iterable[WorkerEntry]:
+        """Those that the tick can look at, from where the last one stopped."""
+        everyone = list(entries)
+        begin = self._next if self._next < len(everyone) else 0
+        events, most = 0, _EVENTS_A_TICK if limit > _LEAST_EVENTS else _IN_TURN_EVENTS
+        for number, entry in enumerate(chain(everyone[begin:], everyone[:begin])):
+            if number >= _WORKERS_A_TICK or events >= most:
+                break
+            self._next = (begin + number + 1) % len(everyone)
+            events += 0 if entry.watch is None else min(limit, entry.watch.kept)
+            yield entry
+
+    def _tell_all(self, entries: Collection[WorkerEntry], *, learned: bool) -> None:
+        self._not_told += bool(learned or self._not_told)
+        if self._not_told > len(entries) // _TOLD_A_TICK:
+            self._not_told = 0
             times = ((entry.id, self._learned.times(entry.id)) for entry in entries)
             self._timing = FleetTimes({worker: known for worker, known in times if known is not None})
 
@@ -142,7 +173,7 @@ class StepTimes:
                     self._learned.joined(entry.id, name)
             found = self._first.pop(name)
         settled = self._learned.intervals(name) >= _SETTLED
-        most = max(_SETTLED_INTERVALS, workers // 4) if settled else _YOUNG_INTERVALS
+        most = min(_MOST_INTERVALS, max(_SETTLED_INTERVALS, workers // 4)) if settled else _YOUNG_INTERVALS
         for worker, interval in _spread(found, most):
             self._learned.observe(worker, name, interval)
 

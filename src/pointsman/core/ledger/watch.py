@@ -15,7 +15,7 @@ from pointsman.core.timing.interval import Interval
 from pointsman.core.timing.observer import ObservedLoad, WorkerObserver
 
 MOST_KEPT = 4_096
-"""Events kept between two ticks."""
+"""Events kept until somebody looks, at first; then as many as are looked at at once."""
 _PREDICTIONS = 4
 """Times to the first token that are predicted in a replay, about."""
 
@@ -32,10 +32,11 @@ _STARTED, _FIRST, _TOKENS, _ENDED = range(4)
 class Watch:
     """Of one incarnation of a worker. What requests call costs an append."""
 
-    __slots__ = ("_awaited", "_clean_ms", "_events", "_observer", "_predicted", "dropped")
+    __slots__ = ("_awaited", "_clean_ms", "_events", "_most", "_observer", "_predicted", "dropped")
 
     def __init__(self) -> None:
         self._events: list[tuple[int, str, float, int, int, int]] = []
+        self._most = MOST_KEPT
         self._observer = WorkerObserver()
         self._awaited: set[str] = set()
         """Requests of which nobody knows how much of their prompt was computed before the watch began anew."""
@@ -64,16 +65,21 @@ class Watch:
         self._add((_ENDED, request_id, at_ms, -1 if output_tokens is None else output_tokens, 0, 0))
 
     def _add(self, event: tuple[int, str, float, int, int, int]) -> None:
-        if len(self._events) < MOST_KEPT:
+        if len(self._events) < self._most:
             self._events.append(event)
         else:
             self.dropped += 1
+
+    @property
+    def kept(self) -> int:
+        """Events that wait to be looked at."""
+        return len(self._events)
 
     def replay(
         self, limit: int, at_ms: float, in_flight: Callable[[], Iterable[InFlight]], predict: Predict, judge: Judge
     ) -> list[Interval]:
         """The intervals in the first `limit` events since the last replay; `in_flight`: what is there now."""
-        events = self._events
+        events, self._most = self._events, limit
         if not events:
             return []
         self._events = []

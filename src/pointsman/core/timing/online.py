@@ -40,6 +40,8 @@ _SHIFTED = 5.0
 """Weight of intervals in a row, all off to one side by more than three deviations, that says that something changed."""
 _ANCHOR = 0.1
 """Share of what the workers of a class have in common that moves into its coefficients, each interval."""
+_ANCHORED_TOGETHER = 32
+"""Workers of a class: of twice as many it moves with every second interval, and so on, so much the further."""
 _STEP_P90, _TTFT_P90 = 1.25, 2.0
 """Actual over predicted, before anything is known."""
 
@@ -77,6 +79,8 @@ class LearnedTimes:
         self._classes: dict[str, StepRegression] = {}
         self._workers: dict[str, _Worker] = {}
         self._members: dict[str, dict[str, _Worker]] = {}
+        self._not_anchored: dict[str, int] = {}
+        """Intervals of a class since what its workers have in common moved."""
 
     def believe(self, class_name: str, prior: StepCoefficients) -> None:
         """What is thought of a class of which nothing was seen. A class that learned already keeps what it learned."""
@@ -248,7 +252,11 @@ class LearnedTimes:
             gain = factor_variance / variance * interval.weight
             known.log_factor += gain * math.sqrt(variance) * min(_FACTOR_PULL, max(-_FACTOR_PULL, deviations))
             known.variance = max(_FACTOR_LEAST_SD**2, known.variance * (1 - gain))
-            self._anchor(members, regression)
+            intervals = self._not_anchored.get(known.class_name, 0) + 1
+            anchors = intervals >= len(members) // _ANCHORED_TOGETHER
+            self._not_anchored[known.class_name] = 0 if anchors else intervals
+            if anchors:
+                self._anchor(members, regression, _ANCHOR if intervals == 1 else 1.0 - (1.0 - _ANCHOR) ** intervals)
         known.weight += interval.weight
 
     def _watch(
@@ -267,12 +275,12 @@ class LearnedTimes:
         else:
             known.variance = _FACTOR_SD**2
 
-    def _anchor(self, members: Mapping[str, _Worker], regression: StepRegression) -> None:
+    def _anchor(self, members: Mapping[str, _Worker], regression: StepRegression, share: float) -> None:
         """The median factor of a class is 1."""
         grown = [member.log_factor for member in members.values() if member.weight >= 3]
         if len(grown) < 2:
             return
-        shift = _ANCHOR * float(np.median(grown))
+        shift = share * float(np.median(grown))
         if abs(shift) < 1e-4:
             return
         for member in members.values():

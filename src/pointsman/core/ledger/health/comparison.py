@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pointsman.core.ledger.entries import Flight, WorkerEntry
 from pointsman.core.ledger.health.outliers import times_slower
-from pointsman.core.ledger.health.signs import Flow
+from pointsman.core.ledger.health.signs import LATE_MS, Flow
 from pointsman.core.ledger.step_times import StepTimes, class_name
 from pointsman.core.ledger.table import FleetTable
 from pointsman.core.model.view import Column
@@ -19,8 +19,6 @@ STEP_TOKENS = 8_192
 """Of prompts that one step computes."""
 CRAWL_ITL_MS = 200.0
 """Faster than that nobody crawls."""
-LATE_MS = 2_000.0
-"""Sooner than that no first token is late."""
 LATE_TIMES = 5.0
 _LEAST_TIMES_SLOWER = 4.0
 _UNKNOWN_TIMES_SLOWER = 8.0
@@ -28,6 +26,8 @@ _UNKNOWN_TIMES_SLOWER = 8.0
 _ALONE_TIMES_SLOWER = 10.0
 """Where nobody of its like has streams to compare with."""
 _ENOUGH_TOKENS = 10
+_MOST_PEERS = 128
+"""That one is compared with, out of more."""
 _ENOUGH_FIRST_TOKENS = 5
 
 Flows = Mapping[WorkerId, Flow]
@@ -65,17 +65,22 @@ class Comparison:
         slow = [e for e in alike if e.id in flows and flows[e.id].tokens and flows[e.id].itl_ms >= CRAWL_ITL_MS]
         if not slow:
             return {}
-        known = {e.id: self._slowness(e, flows[e.id]) for e in alike if e.id in flows and flows[e.id].tokens}
-        peers = [worker for worker in known if flows[worker].tokens >= _ENOUGH_TOKENS]
+        slow_ones = {entry.id for entry in slow}
+        busy = [e for e in alike if e.id in flows and flows[e.id].tokens]
+        compared = busy[:: 1 + len(busy) // _MOST_PEERS]
+        known = {e.id: self._slowness(e, flows[e.id]) for e in (*compared, *slow)}
+        peers = [e.id for e in compared if flows[e.id].tokens >= _ENOUGH_TOKENS]
+        if not [peer for peer in peers if peer not in slow_ones]:
+            peers = [
+                entry.id for entry in compared
+            ]  # all are slow: that few tokens came of each is what is to be compared
         least, scores = _LEAST_TIMES_SLOWER, {worker: score for worker, score in known.items() if score is not None}
         if len(scores) < len(known):
             least, scores = _UNKNOWN_TIMES_SLOWER, {worker: math.log(flows[worker].itl_ms) for worker in known}
         found = _slower([entry.id for entry in slow], scores, peers, least)
-        if least == _LEAST_TIMES_SLOWER:
-            for entry in slow:
-                if not [peer for peer in peers[:2] if peer != entry.id]:
-                    alone = scores[entry.id]
-                    found |= {entry.id: math.exp(alone)} if alone >= math.log(_ALONE_TIMES_SLOWER) else {}
+        if least == _LEAST_TIMES_SLOWER and len(flows) == 1:
+            alone = scores[slow[0].id]
+            found |= {slow[0].id: math.exp(alone)} if alone >= math.log(_ALONE_TIMES_SLOWER) else {}
         return found
 
     def _slowness(self, entry: WorkerEntry, flow: Flow) -> float | None:
@@ -84,7 +89,9 @@ class Comparison:
         if step is None or self._times is None:
             return None
         cells, slot = self._table.cells, entry.slot
-        sequences = flow.streams + others_sequences(self._table, entry)
+        # Plain answers are in the batch as well, and whatever waits in the engine's queue is not.
+        there = int(cells[Column.RUNNING, slot] + cells[Column.FOREIGN, slot] - cells[Column.QUEUED, slot])
+        sequences = max(flow.streams + others_sequences(self._table, entry), float(there))
         waiting = min(float(STEP_TOKENS), float(cells[Column.PREFILL_TOKENS, slot]))
         ms = step.step_ms(sequences, float(cells[Column.KV_TOKENS, slot]), waiting + flow.prefilled_a_token)
         return math.log(flow.itl_ms / max(1e-3, ms / self._times.factor(entry.id)))
@@ -103,6 +110,8 @@ class Comparison:
 
     def late(self, alike: Sequence[WorkerEntry], since_ms: float) -> dict[WorkerId, tuple[float, float]]:
         """Those whose first tokens since then came late: median of the waits in ms, times its like."""
+        if not any(entry.health.signs.late_ms >= since_ms for entry in alike):
+            return {}
         waited = {e.id: e.health.signs.waited_ms(since_ms, _ENOUGH_FIRST_TOKENS) for e in alike}
         slow = {worker: ms for worker, ms in waited.items() if ms is not None and ms >= LATE_MS}
         if not slow:

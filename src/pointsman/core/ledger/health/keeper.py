@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.entries import Flight, WorkerEntry
@@ -208,17 +208,26 @@ class HealthKeeper:
         """Cool-offs and pauses end, and everybody's streams are looked at."""
         held_up = self._ticked_ms is None or at_ms - self._ticked_ms > _TICKS_APART_MS
         self._ticked_ms = at_ms
-        for entry in self._entries.values():
-            health = entry.health
-            if health.pause_over(at_ms):
-                self.moved(entry)
-            if health.standing.left_out and self._on_trial(health, at_ms):
-                self.moved(entry)
+        moved = [entry for entry in self._entries.values() if self._time_passed(entry.health, at_ms)]
         if held_up or not self._settings.outliers:
             settle_doubts(self._entries.values(), self._settings, at_ms)
-            return
-        for entry in self._judge.look(self._entries.values(), at_ms):
-            self.moved(entry)
+        else:
+            moved += self._judge.look(self._entries.values(), at_ms)
+        self._all_moved(moved)
+
+    def _time_passed(self, health: Health, at_ms: float) -> bool:
+        """True if that ended a pause or a cool-off."""
+        pause_over = health.pause_over(at_ms)
+        return (health.standing.left_out and self._on_trial(health, at_ms)) or pause_over
+
+    def _all_moved(self, entries: Collection[WorkerEntry]) -> None:
+        """As `moved`, with one look at the others for all of them."""
+        looks = False
+        for entry in entries:
+            self._write(entry)
+            looks = self._review.note(entry, self._settings.most_out) or looks
+        if looks:
+            self._review.look(self._settings.most_out, self._now_ms())
 
     def _on_trial(self, health: Health, at_ms: float) -> bool:
         """True if another one may be let through now."""

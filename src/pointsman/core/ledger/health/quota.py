@@ -20,13 +20,14 @@ def kept_in(
     when, and whom. The first ones stay out: where many follow there may be a common cause.
     """
     room = {group: allowed_out(len(workers), most_out) for group, workers in groups.items()}
-    groups_of: dict[str, list[tuple[str, str]]] = {}
+    in_order = [worker for _, worker in sorted(left_out)]
+    groups_of: dict[str, list[tuple[str, str]]] = {worker: [] for worker in in_order}
     for group, workers in groups.items():
-        for worker in workers:
-            groups_of.setdefault(worker, []).append(group)
+        for worker in groups_of.keys() & workers:
+            groups_of[worker].append(group)
     kept: set[str] = set()
-    for _, worker in sorted(left_out):
-        of = groups_of.get(worker, [])
+    for worker in in_order:
+        of = groups_of[worker]
         if any(room[group] <= 0 for group in of):
             kept.add(worker)
             continue

@@ -13,6 +13,8 @@ READINGS_BELIEVED_MS = 3_000.0
 """How streams fare is unknown when nobody looked for so long."""
 _MOST_READINGS = 600
 FIRST_TOKENS_KEPT = 8
+LATE_MS = 2_000.0
+"""Sooner than that no first token is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,16 @@ class Signs:
 
     __slots__ = (
         "_first_tokens",
+        "_busy_ms",
+        "_covered_ms",
+        "_prefilled",
         "_prefilled_tokens",
         "_readings",
+        "_stream_ms",
+        "_tokens",
         "crawls_since_ms",
         "late_count",
+        "late_ms",
         "tokens_late",
         "window_ms",
     )
@@ -52,11 +60,16 @@ class Signs:
         """(when, ms since the reading before, reading, prompt tokens computed since the reading before)."""
         self._prefilled_tokens = 0
         """Since the last reading."""
+        self._covered_ms = self._stream_ms = self._busy_ms = 0.0
+        self._tokens = self._prefilled = 0
+        """Sums over the readings."""
         self._first_tokens: deque[tuple[float, float, float]] = deque(maxlen=FIRST_TOKENS_KEPT)
         """(when, ms to the first token, log of that over what was ahead of it)."""
         self.crawls_since_ms: float | None = None
         self.late_count = 0
         """First tokens seen so far."""
+        self.late_ms = -math.inf
+        """When one came last that took long enough to be late."""
         self.tokens_late = 0
         """`late_count` when first tokens were found late; 0: they are not."""
 
@@ -65,12 +78,30 @@ class Signs:
         before = self._readings[-1][0] if self._readings else reading.at_ms
         elapsed_ms = reading.at_ms - before
         if elapsed_ms > READINGS_BELIEVED_MS:
-            self._readings.clear()  # nobody knows what was between
+            self._forget_readings()  # nobody knows what was between
             elapsed_ms = 0.0
-        self._readings.append((reading.at_ms, elapsed_ms, reading, self._prefilled_tokens))
+        kept = (reading.at_ms, elapsed_ms, reading, self._prefilled_tokens)
         self._prefilled_tokens = 0
         while self._readings and self._readings[0][0] <= reading.at_ms - self.window_ms:
-            self._readings.popleft()
+            self._sum(*self._readings.popleft(), by=-1)
+        if not self._readings:
+            self._forget_readings()  # so that no error of a sum is kept for ever
+        elif len(self._readings) == _MOST_READINGS:
+            self._sum(*self._readings.popleft(), by=-1)
+        self._readings.append(kept)
+        self._sum(*kept, by=1)
+
+    def _sum(self, _: float, elapsed_ms: float, reading: StreamsRead, prefilled: int, *, by: int) -> None:
+        self._covered_ms += by * elapsed_ms
+        self._stream_ms += by * elapsed_ms * reading.streams
+        self._busy_ms += by * elapsed_ms if reading.streams else 0.0
+        self._tokens += by * reading.tokens if elapsed_ms else 0
+        self._prefilled += by * prefilled
+
+    def _forget_readings(self) -> None:
+        self._readings.clear()
+        self._covered_ms = self._stream_ms = self._busy_ms = 0.0
+        self._tokens = self._prefilled = 0
 
     def latest(self, at_ms: float) -> StreamsRead | None:
         """The last reading, if it is not too old."""
@@ -82,14 +113,14 @@ class Signs:
         """Of the window; None before it is full, or where there were no streams for most of it."""
         if self.latest(at_ms) is None:
             return None
-        covered_ms = sum(elapsed for _, elapsed, _, _ in self._readings)
-        stream_ms = sum(elapsed * reading.streams for _, elapsed, reading, _ in self._readings)
-        busy_ms = sum(elapsed for _, elapsed, reading, _ in self._readings if reading.streams)
-        if covered_ms < 0.5 * self.window_ms or busy_ms < 0.8 * covered_ms:
+        covered_ms, stream_ms, tokens = self._covered_ms, self._stream_ms, self._tokens
+        if covered_ms < 0.5 * self.window_ms or self._busy_ms < 0.8 * covered_ms:
             return None
-        tokens = sum(reading.tokens for _, elapsed, reading, _ in self._readings if elapsed)
-        prefilled = sum(prompts for _, _, _, prompts in self._readings)
-        return Flow(stream_ms / covered_ms, tokens, stream_ms / tokens if tokens else math.inf, prefilled)
+        return Flow(stream_ms / covered_ms, tokens, stream_ms / tokens if tokens else math.inf, self._prefilled)
+
+    def may_crawl(self, itl_ms: float) -> bool:
+        """Cheap: False if its streams surely had less than so much between their tokens, and did not crawl before."""
+        return self._stream_ms >= itl_ms * self._tokens > 0 or self.crawls_since_ms is not None
 
     def prefilled(self, tokens: int) -> None:
         """So many tokens of a prompt were computed."""
@@ -98,6 +129,8 @@ class Signs:
     def first_token(self, at_ms: float, waited_ms: float, ahead_ms: float) -> None:
         """A first token came; `ahead_ms`: how long the prompts that went first, and its own, should have taken."""
         self.late_count += 1
+        if waited_ms >= LATE_MS:
+            self.late_ms = at_ms
         self._first_tokens.append((at_ms, waited_ms, math.log(max(1.0, waited_ms) / max(1.0, ahead_ms))))
 
     def waited_ms(self, since_ms: float, enough: int) -> float | None:
@@ -111,7 +144,8 @@ class Signs:
 
     def forget(self) -> None:
         """Begin anew."""
-        self._readings.clear()
+        self._forget_readings()
         self._first_tokens.clear()
+        self.late_ms = -math.inf
         self.crawls_since_ms = None
         self.tokens_late = 0

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from pointsman.core.ledger.entries import WorkerEntry
 from pointsman.core.ledger.events import CanaryResult
-from pointsman.core.ledger.health.comparison import STEP_TOKENS, Comparison, class_of, others_sequences
+from pointsman.core.ledger.health.comparison import CRAWL_ITL_MS, STEP_TOKENS, Comparison, class_of, others_sequences
 from pointsman.core.ledger.health.doubts import end_doubt
 from pointsman.core.ledger.health.facts import Cause
 from pointsman.core.ledger.health.settings import HealthSettings
@@ -64,9 +64,13 @@ class Judge:
 
     def _look_at_class(self, alike: list[WorkerEntry], at_ms: float) -> list[WorkerEntry]:
         silent = {e.id: ms for e in alike if (ms := self.silent_ms(e, at_ms)) is not None}
-        stalled = {e.id for e in alike if e.id in silent and silent[e.id] >= self._patience_ms(e, DOUBT_AFTER)}
+        doubt_ms = DOUBT_AFTER * self.settings.heartbeat_ms
+        long = [e for e in alike if silent.get(e.id, 0.0) >= doubt_ms]
+        stalled = {e.id for e in long if silent[e.id] >= self._patience_ms(e, DOUBT_AFTER)}
         all_alike = len(silent) > 1 and 2 * len(stalled) > len(silent)
-        flows = {e.id: flow for e in alike if (flow := e.health.signs.flow(at_ms)) is not None}
+        flows = {}
+        if any(entry.health.signs.may_crawl(CRAWL_ITL_MS) for entry in alike):
+            flows = {e.id: flow for e in alike if (flow := e.health.signs.flow(at_ms)) is not None}
         crawling = self.comparison.crawling(alike, flows)
         late = self.comparison.late(alike, at_ms - _FIRST_TOKENS_FOR * self.settings.heartbeat_ms)
         moved = []
