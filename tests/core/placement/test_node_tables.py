@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from pointsman.core.placement.node_tables import node_tables
 from pointsman.core.placement.optimize import NO_LIMIT
 from pointsman.core.placement.resources import Resources
 from pointsman.core.placement.state import ClusterState
-from pointsman.core.placement.tables import Limits, Table, added
+from pointsman.core.placement.tables import BudgetSpentError, Limits, Table, added
 from support.racks import TOPOLOGY, node
 
 _ASKS = st.builds(
@@ -114,3 +115,20 @@ def test_tables_add_up_to_every_way_to_split(one: Table, other: Table, most_cost
     if above:
         assert limits.next_cost is not None
         assert limits.next_cost <= min(above)
+
+
+def test_a_clock_that_counts_its_readings_measures_work() -> None:
+    read: list[float] = []
+
+    def clock_s() -> float:
+        read.append(0.0)
+        return len(read)
+
+    limits = Limits(0, 100.0, clock_s)
+    limits.check()
+    assert len(read) == 1
+    limits.check(1_000_000)
+    assert len(read) == 52
+    with pytest.raises(BudgetSpentError):
+        limits.check(10_000_000)
+    assert len(read) == 101

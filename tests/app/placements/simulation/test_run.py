@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +15,12 @@ from pointsman.app.placements.simulation.demand import Demand, Job, Kind, close_
 from pointsman.app.placements.simulation.outages import Outage, Outages, made_outages
 from pointsman.app.placements.simulation.outcome import MEASURES, Outcome
 from pointsman.app.placements.simulation.run import Pace, run_cluster
-from pointsman.app.placements.simulation.scheduler import GangScheduler
+from pointsman.app.placements.simulation.scheduler import GangScheduler, Look
 from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.cluster import Cluster, Node
 from pointsman.core.placement.plan import Placement, PodPlace
 from pointsman.core.placement.queues.books import Settings
+from pointsman.core.placement.tables import BudgetSpentError, Limits
 from pointsman.core.placement.topology import Level, Topology
 
 PACE = Pace(startup_s=10, look_again_s=30)
@@ -210,3 +212,18 @@ def test_nobody_waits_longer_than_the_bound_says(seed: int) -> None:
         assert wait_s <= reserve_after_s + (older + 1) * longest
     # Large ones did have to wait for small ones, or this would test nothing.
     assert max(found.waits_s) > reserve_after_s
+
+
+def test_a_search_that_would_never_end_is_given_up_after_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is searched, the solver looks at the clock, and each look brings the end of its budget nearer."""
+    limits: list[Limits] = []
+
+    def endless(*_: object, budget_s: float, clock_s: Callable[[], float], **more: object) -> Placement:
+        limits.append(Limits(0, clock_s() + budget_s, clock_s))
+        while True:
+            limits[-1].check()
+
+    monkeypatch.setattr("pointsman.core.placement.queues.books.place", endless)
+    with pytest.raises(BudgetSpentError):
+        GangScheduler().look(Look(empty(2), [gang("g")], {}, 0.0))
+    assert len(limits) == 1

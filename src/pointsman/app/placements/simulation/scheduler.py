@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -14,6 +16,9 @@ from pointsman.core.placement.queues.cycle import cycle
 from pointsman.core.placement.queues.reservation import Reservations
 from pointsman.core.placement.queues.tree import SINGLE_QUEUE, QueueTree
 from pointsman.core.placement.state import ClusterState
+
+_STEP_S = 0.0002
+"""What one step of a search counts, about what it takes."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +51,27 @@ class Scheduler(Protocol):
 
 
 class GangScheduler:
-    """Ours: the cycle of queues, whole gangs only."""
+    """Ours: the cycle of queues, whole gangs only.
+
+    Budgets of a search are counted in steps of the search, not in time: the same on every machine, and a deployment
+    that would be searched for ever is not. A cycle has no budget: what it searches is bounded by the kinds of gangs.
+    """
 
     def __init__(self, tree: QueueTree = SINGLE_QUEUE, settings: Settings | None = None) -> None:
         self._tree = tree
-        self._settings = settings or Settings()
+        self._settings = replace(settings or Settings(), cycle_budget_s=math.inf)
+        self._steps = itertools.count()
         self._reservations = Reservations()
         self._lost: frozenset[str] = frozenset()
 
     def look(self, look: Look) -> Decided:
-        """One cycle. No time passes in it, so that its result depends on nothing but what it was told."""
+        """One cycle. Its result depends on nothing but what it was told, now and before."""
         result = cycle(
             look.state,
             look.waiting,
             look.since_s,
             look.now_s,
-            clock_s=lambda: look.now_s,
+            clock_s=lambda: next(self._steps) * _STEP_S,
             tree=self._tree,
             settings=self._settings,
             reservations=self._reservations,
