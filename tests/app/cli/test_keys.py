@@ -100,3 +100,11 @@ def test_check_of_a_broken_file_names_the_line(capsys, tmp_path: Path) -> None:
     said = capsys.readouterr().err
     assert f"{file}:2: keys[0].sha256: expected 64 hexadecimal digits" in said
     assert "canary" not in said
+
+
+def test_a_file_that_does_not_begin_with_keys_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As of whoever appends what `make` prints to a file that was not there."""
+    file = tmp_path / "keys.yaml"
+    file.write_text(made(capsys)[0])
+    assert main.run(["keys", "check", str(file)]) == 2
+    assert "keys.yaml:1: expected sections, such as 'keys:', at the top" in capsys.readouterr().err

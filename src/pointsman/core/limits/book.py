@@ -126,7 +126,7 @@ class Book:
         return [_row(account, now_ms) for account in accounts.values()]
 
     def whole(self, now_ms: float) -> list[Row]:
-        """What somebody has to be told who knows nothing yet, or missed something: all accounts in use, or lately so."""
+        """What somebody has to be told who knows nothing yet, or missed something: all accounts in use or lately so."""
         lately = self._lately
         return [_row(account, now_ms) for account in self if account.subject in lately or not account.is_idle(now_ms)]
 

@@ -49,4 +49,4 @@ class KeysFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_keys(path: Path) -> KeysFile:
     """Read the file. Raises ConfigError that names file, line and key, and never repeats what stands for a hash."""
-    return load_text(read_text(path, "a file of keys", _MOST_BYTES), str(path), KeysFile)
+    return load_text(read_text(path, "a file of keys", _MOST_BYTES), str(path), KeysFile, "keys:")

@@ -17,9 +17,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 _MOST_BYTES = 16 * 2**20
 
 
-def load_text(text: str, source: str, section: type[S]) -> S:
-    """Read one YAML document as `section`; `source` names it in messages. Raises ConfigError."""
-    return build(parse_yaml(text, source), section)
+def load_text(text: str, source: str, section: type[S], example: str = "routing:") -> S:
+    """Read one YAML document as `section`; `source` names it in messages, `example` what may stand at its top.
+
+    Raises ConfigError.
+    """
+    return build(parse_yaml(text, source, example), section)
 
 
 def load_file(path: Path) -> ConfigTree:

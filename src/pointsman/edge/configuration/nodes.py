@@ -56,13 +56,16 @@ _FAST: type[Loader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Six times as fast; where PyYAML was built without it the other one will do."""
 
 
-def parse_yaml(text: str, source: str) -> MappingNode:
-    """The nodes of one YAML document; an empty one is an empty mapping. Raises ConfigError with the line."""
+def parse_yaml(text: str, source: str, example: str = "routing:") -> MappingNode:
+    """The nodes of one YAML document; an empty one is an empty mapping. Raises ConfigError with the line.
+
+    `example`: a section that may stand at the top.
+    """
     node = _explained(text, source, _read_document)
     if isinstance(node, ScalarNode) and node.value is None:
         return MappingNode(node.place, {}, {})
     if not isinstance(node, MappingNode):
-        raise ConfigError(f"{node.place}: expected sections, such as 'routing:', at the top")
+        raise ConfigError(f"{node.place}: expected sections, such as {example!r}, at the top")
     return node
 
 

@@ -23,7 +23,9 @@ _NOT_FORWARDED = NOT_PASSED_ON | {
     *SLO_HEADERS,
 }
 _SECRET = re.compile(
-    rb"(?:^|[-_])(?:authorization|cookie2?|api[-_]?keys?|access[-_]?key|tokens?|secret|password|passwd|credentials?)$"
+    rb"(?:^|[-_])(?:auth|authorization|cookie2?|password|passwd|credentials?|jwt|assertion|oidc[-_]data"
+    rb"|(?:access|auth|id|refresh|security|session)?tokens?"
+    rb"|(?:client)?secret|(?:access|api|auth|functions?|master|private|secret|subscription)[-_]?keys?)$"
 )
 
 

@@ -164,6 +164,15 @@ async def test_the_engine_sees_no_secret_of_a_client(fleet: Fleet, keys_file: Pa
         b"x-csrf-token",
         b"x-client-secret",
         b"openai-api-key",
+        b"ocp-apim-subscription-key",
+        b"x-auth-key",
+        b"x-functions-key",
+        b"x-auth",
+        b"x-goog-iap-jwt-assertion",
+        b"cf-access-jwt-assertion",
+        b"x-amzn-oidc-data",
+        b"x-amzn-oidc-accesstoken",
+        b"x-forwarded-idtoken",
     )
     headers = [*bearer(ONE), (b"x-api-key", ONE.encode()), (b"api-key", ONE.encode())]
     headers += [(name, canary) for name in names]
