@@ -50,36 +50,18 @@ class Fleet:
     """Numbered engines on fixed ports; one after the other is killed, and comes back."""
 
     def __init__(self, group: Processes, options: Options) -> None:
-        self._group = group
-        self._options = options
         self.ports = free_ports(options.engines)
-        self._pids: dict[int, int] = {}
-        self._back_s: dict[int, float] = {}
         self.killed = 0
+        command = harness_command("numbered_engine", "--ports", ",".join(map(str, self.ports)))
+        command += ["--itl-ms", str(1000 // options.tokens_per_s), "--back-after-s", str(options.back_after_s)]
+        self.pid = group.start("engines", command, core=HARNESS_CORE, env=harness_env())
         for port in self.ports:
-            self._start(port)
-        for port in self.ports:
-            group.await_http(f"engine-{port}", port, "/health")
+            group.await_http("engines", port, "/health")
 
-    def _start(self, port: int) -> None:
-        itl_ms = 1000 // self._options.tokens_per_s
-        command = harness_command("numbered_engine", "--port", str(port), "--itl-ms", str(itl_ms))
-        self._pids[port] = self._group.start(f"engine-{port}", command, core=HARNESS_CORE, env=harness_env())
-
-    def kill_next(self, now_s: float) -> None:
+    def kill_next(self) -> None:
         """kill −9, without a word."""
-        port = self.ports[self.killed % len(self.ports)]
-        pid = self._pids.pop(port)
-        os.killpg(pid, signal.SIGKILL)
-        self._group.stop(pid)
-        self._back_s[port] = now_s + self._options.back_after_s
+        os.kill(self.pid, signal.SIGUSR1)
         self.killed += 1
-
-    def bring_back(self, now_s: float) -> None:
-        """Start those anew whose time has come."""
-        for port in [port for port, at_s in self._back_s.items() if at_s <= now_s]:
-            del self._back_s[port]
-            self._start(port)
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -118,21 +100,22 @@ def _watch(spec: SoakSpec, fleet: Fleet, front_end: int, options: Options) -> li
     command = ["taskset", "-c", str(HARNESS_CORE), *harness_command("soak_client", msgspec.json.encode(spec).decode())]
     rows: list[dict[str, Any]] = []
     start_s, cpu_s = time.monotonic(), process_stats.cpu_s(process_stats.tree(front_end))
+    engines = _Cpu(fleet.pid)
     due_s = start_s + options.kill_every_s
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **harness_env()}) as client:
         assert client.stdout is not None
         try:
             for line in client.stdout:
                 now_s = time.monotonic()
-                fleet.bring_back(now_s)
                 if now_s >= due_s and now_s < start_s + spec.seconds - 2 * options.back_after_s:
                     due_s += options.kill_every_s
-                    fleet.kill_next(now_s)
+                    fleet.kill_next()
                 pids = process_stats.tree(front_end)
                 row = msgspec.to_builtins(msgspec.json.decode(line, type=SoakCounts))
                 row |= {
                     "rss_mb": process_stats.rss_bytes(pids) / _MB,
                     "cpu_s": process_stats.cpu_s(pids) - cpu_s,
+                    "harness_cpu_s": engines.used_s() + process_stats.cpu_s([client.pid]),
                     "killed": fleet.killed,
                 }
                 rows.append(row)
@@ -142,7 +125,29 @@ def _watch(spec: SoakSpec, fleet: Fleet, front_end: int, options: Options) -> li
             client.terminate()
     if not rows or not rows[-1]["finished"]:
         raise BenchmarkError(f"no stream came to its end; last: {rows[-1] if rows else 'nothing'}")
+    if rows[-1]["at_s"] < spec.seconds - 1:
+        raise BenchmarkError(f"the client ended after {rows[-1]['at_s']:.0f} of {spec.seconds:.0f} s")
+    if not process_stats.rss_bytes([front_end]):
+        raise BenchmarkError("the front end is gone")
     return rows
+
+
+class _Cpu:
+    """CPU time of processes that come and go under one parent."""
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+        self._seen_s: dict[int, float] = {}
+        self._start_s = self._sum_s()
+
+    def used_s(self) -> float:
+        """Since this was made, up to what one that was killed used last."""
+        return self._sum_s() - self._start_s
+
+    def _sum_s(self) -> float:
+        for pid in process_stats.tree(self._parent):
+            self._seen_s[pid] = max(self._seen_s.get(pid, 0.0), process_stats.cpu_s([pid]))
+        return sum(self._seen_s.values())
 
 
 def _keep(rows: list[dict[str, Any]], options: Options) -> None:
@@ -176,10 +181,11 @@ def _scrape(admin_port: int) -> tuple[dict[str, float], dict[str, Any]]:
 
 
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of the whole run; memory from when all streams were open."""
+    """The figures of the whole run; memory from when what is kept for a while, decisions above all, has filled up."""
     rows = results["rows"]
     last = rows[-1]
     settled = [row for row in rows if row["at_s"] >= min(60.0, last["at_s"] / 2)]
+    full = [row for row in rows if row["at_s"] >= min(300.0, last["at_s"] / 2)]
     counters = results["counters"].items()
     moved = [(name, n) for name, n in counters if name.startswith("pointsman_migrations_total")]
     return {
@@ -196,11 +202,12 @@ def summary(results: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": last["tokens"],
         "itl_p99_ms": max(row["itl_ms"]["p99"] or 0.0 for row in settled),
         "longest_pause_ms": max(row["longest_gap_ms"] for row in settled),
-        "rss_settled_mb": settled[0]["rss_mb"],
+        "rss_settled_mb": full[0]["rss_mb"],
         "rss_end_mb": last["rss_mb"],
         "rss_max_mb": max(row["rss_mb"] for row in rows),
-        "rss_slope_mb_per_min": _slope(settled),
+        "rss_slope_mb_per_min": _slope(full),
         "core_busy": last["cpu_s"] / last["at_s"],
+        "harness_core_busy": last["harness_cpu_s"] / last["at_s"],
         "in_flight_after": results["in_flight_after"],
     }
 
@@ -229,10 +236,11 @@ def markdown(results: Mapping[str, Any]) -> str:
          f"{number(facts['tokens'])}, {facts['missing_tokens']}, {facts['repeated_tokens']}"],
         ["time between tokens, worst p99 of 5 s", f"{number(facts['itl_p99_ms'], 1)} ms"],
         ["longest pause of a stream", f"{number(facts['longest_pause_ms'])} ms"],
-        ["memory: settled → end (most)",
+        ["memory: after 5 min → end (most)",
          f"{number(facts['rss_settled_mb'])} → {number(facts['rss_end_mb'])} ({number(facts['rss_max_mb'])}) MB"],
         ["memory a minute", f"{facts['rss_slope_mb_per_min']:+.2f} MB"],
-        ["its core busy", f"{number(facts['core_busy'] * 100)} %"],
+        ["its core busy; that of engines and clients",
+         f"{number(facts['core_busy'] * 100)} %; {number(facts['harness_core_busy'] * 100)} %"],
         ["requests counted in flight after the end", str(sum(facts["in_flight_after"].values()))],
     ]  # fmt: skip
     return report.table(["what", "figure"], rows)

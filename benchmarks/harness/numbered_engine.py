@@ -1,15 +1,25 @@
 """A mock engine whose tokens are numbered, so that a client sees whether one is missing or comes twice.
 
-`python -m harness.numbered_engine --port 9001 --itl-ms 50`. The answer to any prompt is ` 0 1 2 3 …`. It speaks vLLM's
-contract of token ids: `return_token_ids` tells those of prompt and answer, and a prompt of ids that ends with those of
-` 0` to ` 6` is answered with ` 7 8 9 …`. So what goes on elsewhere is right only if it does where it broke off.
+`python -m harness.numbered_engine --ports 9001,9002 --itl-ms 50` is an engine a port, each a forked process of its own:
+one that comes back costs no start of Python. On SIGUSR1 the next one in turn is killed (kill -9) and comes back
+`--back-after-s` later. The answer to any prompt is ` 0 1 2 3 …`. It speaks vLLM's contract of token ids:
+`return_token_ids` tells those of prompt and answer, and a prompt of ids that ends with those of ` 0` to ` 6` is
+answered with ` 7 8 9 …`. So what goes on elsewhere is right only if it does where it broke off.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from types import FrameType
+from typing import NoReturn
 
 import msgspec
 import uvloop
@@ -19,6 +29,7 @@ from harness.mock_engine import Ask, MockConnection, Pacer
 
 FIRST_ID = 1_000_000
 """Id of the token ` 0`; smaller ones are of prompts."""
+POLL_S = 0.1
 _PROMPT_IDS = b"[11,12,13,14,15,16,17,18]"
 
 _EVENT = (
@@ -95,12 +106,79 @@ async def serve(port: int, itl_ms: int) -> None:
     await asyncio.Event().wait()
 
 
+class Engines:
+    """The parent of all: kills one when it is told to, starts those anew that are due. Runs until it is stopped.
+
+    Args:
+        serve: what an engine does, given its port.
+    """
+
+    def __init__(self, ports: list[int], back_after_s: float, serve: Callable[[int], None]) -> None:
+        self._ports = ports
+        self._back_after_s = back_after_s
+        self._serve = serve
+        self._pids: dict[int, int] = {}
+        self._due_s = dict.fromkeys(ports, 0.0)
+        self._killed = 0
+        self._kill = False
+
+    def run(self) -> NoReturn:
+        """Never ends by itself."""
+        signal.signal(signal.SIGUSR1, self._on_signal)
+        while True:
+            self.turn(time.monotonic())
+            time.sleep(POLL_S)
+
+    def turn(self, now_s: float) -> None:
+        """Do what is due."""
+        for port in [port for port, due_s in self._due_s.items() if due_s <= now_s]:
+            del self._due_s[port]
+            self._pids[port] = self._fork(port)
+        if self._kill:
+            self._kill = False
+            self._kill_next()
+        for port, pid in tuple(self._pids.items()):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del self._pids[port]
+                self._due_s[port] = now_s + self._back_after_s
+
+    def stop(self) -> None:
+        """Kill all."""
+        for pid in self._pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._pids.clear()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._kill = True
+
+    def _kill_next(self) -> None:
+        pid = self._pids.get(self._ports[self._killed % len(self._ports)])
+        self._killed += 1
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _fork(self, port: int) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+                self._serve(port)
+            finally:
+                os._exit(1)
+        return pid
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--ports", required=True, help="comma-separated")
     parser.add_argument("--itl-ms", type=int, default=50)
+    parser.add_argument("--back-after-s", type=float, default=5.0)
     options = parser.parse_args()
-    uvloop.run(serve(options.port, options.itl_ms))
+    ports = [int(port) for port in options.ports.split(",")]
+    gc.freeze()
+    Engines(ports, options.back_after_s, lambda port: uvloop.run(serve(port, options.itl_ms))).run()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from harness import mock_answers
 from harness.mock_engine import Pacer
-from harness.numbered_engine import FIRST_ID, NumberedConnection
+from harness.numbered_engine import FIRST_ID, Engines, NumberedConnection
 from harness.soak_client import Soak, SoakSpec
 from soak import _slope, has_place, summary
 
@@ -115,6 +117,7 @@ def row(at_s: float, rss_mb: float) -> dict[str, object]:
         "at_s": at_s,
         "rss_mb": rss_mb,
         "cpu_s": at_s / 2,
+        "harness_cpu_s": at_s / 4,
         "begun": 10,
         "finished": 8,
         "failed": {"status 503": 2},
@@ -131,8 +134,32 @@ def test_memory_counts_from_when_all_streams_are_open() -> None:
     counters = {f'pointsman_migrations_total{{mechanism="token_ids",outcome="{how}"}}': 7.0 for how in ("begun", "x")}
     facts = summary({"rows": rows, "counters": counters, "killed": 2, "in_flight_after": {"running": 0}})
     assert facts["rss_slope_mb_per_min"] == pytest.approx(1.0)
-    assert (facts["rss_settled_mb"], facts["streams_failed"], facts["migrations_begun"]) == (100, 2, 7.0)
+    assert (facts["rss_settled_mb"], facts["streams_failed"], facts["migrations_begun"]) == (101, 2, 7.0)
+    assert (facts["core_busy"], facts["harness_core_busy"]) == (0.5, 0.25)
     assert _slope([row(1, 2)]) == 0.0
+
+
+def test_engines_that_are_killed_come_back() -> None:
+    reader, writer = os.pipe()
+    engines = Engines([1, 2], 5.0, lambda port: (os.write(writer, b"%d" % port), time.sleep(60), None)[-1])
+    try:
+        engines.turn(0.0)
+        began = {os.read(reader, 1), os.read(reader, 1)}
+        assert began == {b"1", b"2"}
+        engines._on_signal(0, None)
+        gone = 1.0
+        while not engines._due_s:
+            engines.turn(gone)
+            time.sleep(0.01)
+        assert engines._due_s == {1: gone + 5.0}
+        engines.turn(gone + 4.9)
+        assert list(engines._pids) == [2]
+        engines.turn(gone + 5.0)
+        assert os.read(reader, 1) == b"1"
+    finally:
+        engines.stop()
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_page_without_a_place_is_noticed_before(tmp_path: Path) -> None:
