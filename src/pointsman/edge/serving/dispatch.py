@@ -10,6 +10,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.worker import WorkerId
+from pointsman.edge.serving.attempt import Attempt, Ending
 from pointsman.edge.serving.breaks import fault_of
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.decider import Decider
@@ -25,7 +26,7 @@ from pointsman.edge.serving.migration.ask import EngineAskError
 from pointsman.edge.serving.migration.migration import Asked
 from pointsman.edge.serving.migration.seam import NoSeamError
 from pointsman.edge.serving.policies import ActivePolicy
-from pointsman.edge.serving.relay import Ending, Relay
+from pointsman.edge.serving.relay import Relay
 from pointsman.edge.serving.results import result_of
 from pointsman.edge.serving.stalled import Stalled
 from pointsman.edge.serving.timeouts import Timeouts
@@ -135,7 +136,7 @@ class Dispatcher:
         """What stands still at workers that were given up goes on elsewhere. Call it about every second."""
         self._stalled.look(self._running.values())
 
-    def streams(self) -> Iterator[tuple[WorkerId, Relay]]:
+    def streams(self) -> Iterator[tuple[WorkerId, Attempt]]:
         """Answers that are on their way, with the workers that they come from."""
         for exchange in self._running.values():
             if exchange.worker is not None and exchange.relay is not None:
@@ -192,7 +193,9 @@ class Dispatcher:
             connection = self._pool.idle_connection(link.origin) or await self._pool.connect(link.origin)
         except UpstreamConnectError as error:
             return FailedAttempt(worker, str(error), fault_of(error), None)
-        except (NoSeamError, EngineAskError) as error:
+        except EngineAskError as error:
+            return FailedAttempt(worker, str(error), error.fault, None, only_asked=True)
+        except NoSeamError as error:
             return FailedAttempt(worker, str(error), None, None)
         body = exchange.incoming.body if asked is None else asked.body
         if exchange.adds_usage and link.stream_usage:

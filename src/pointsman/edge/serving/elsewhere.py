@@ -14,6 +14,7 @@ from pointsman.core.model.migration import Mechanism
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.serving.answers import reasons
+from pointsman.edge.serving.attempt import Ending
 from pointsman.edge.serving.breaks import CutShortError, DivergedError, EngineTimeoutError, InterruptedHereError
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.endings import Endings
@@ -21,8 +22,7 @@ from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.failed_attempt import NOT_REACHED, FailedAttempt
 from pointsman.edge.serving.failover import FailoverSettings
-from pointsman.edge.serving.relay import Ending
-from pointsman.edge.serving.retries import NOT_TAKEN, NoRetry
+from pointsman.edge.serving.retries import NoRetry
 from pointsman.edge.telemetry.traffic import Traffic
 
 MOVED = "drain"
@@ -152,17 +152,22 @@ class Elsewhere:
         """Wait for a worker that may go on with a stream. Returns who is excluded; None: there was none in time."""
         began_s = self._loop.time()
         while True:
-            waited_s = self._loop.time() - began_s
-            back = waited_s > BACK_AFTER_S
+            now_s = self._loop.time()
+            back = now_s - began_s > BACK_AFTER_S
             excluded = self.unfit(exchange) | (set() if back else tried)
             view = self._ledger.view(exchange.rest or exchange.request, excluded)
             if view.eligible.any():
                 return excluded
-            if waited_s >= self.settings.migration_wait_s or exchange.cut is not None:
+            late = exchange.deadline_s is not None and now_s >= exchange.deadline_s
+            if late or exchange.cut is not None or now_s >= self._waits_until_s(exchange):
                 why = exchange.cut or f"no worker could go on with it ({reasons(view)})"
+                why = "the request's total time is over" if late else why
                 self._break(exchange, failed, "no_worker", why, told=True)
                 return None
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _waits_until_s(self, exchange: Exchange) -> float:
+        return (exchange.stands_since_s or 0.0) + self.settings.migration_wait_s
 
     def _goes_on(self, exchange: Exchange, failed: FailedAttempt) -> bool:
         migration = exchange.migration
@@ -177,7 +182,7 @@ class Elsewhere:
             else:
                 self._break(exchange, failed, *(refused or ("no_stream", "")))
             return False
-        if failed.fault not in NOT_TAKEN:
+        if failed.taken:
             exchange.migrations += 1
         exchange.progress = migration.progress()
         self._left(exchange, failed)
@@ -208,9 +213,14 @@ class Elsewhere:
             return ("off", exchange.stays) if exchange.stays else ("no_stream", "")
         if exchange.migrations >= self.settings.migration_limit:
             return "limit", f"it went on elsewhere {exchange.migrations} times already (failover.migration_limit)"
-        stuck = exchange.migrations > 0 and migration.progress() == exchange.progress
-        if stuck and failed.fault not in NOT_TAKEN and not isinstance(error, InterruptedHereError):
+        moved = migration.progress() > exchange.progress
+        if failed.taken and exchange.migrations and not moved and not isinstance(error, InterruptedHereError):
             return "resent", "another engine failed it too before its next token: it may be what they fail of"
+        if failed.taken or moved or exchange.stands_since_s is None:
+            exchange.stands_since_s = self._loop.time()
+        elif self._loop.time() >= self._waits_until_s(exchange):
+            wait_s = self.settings.migration_wait_s
+            return "no_worker", f"no worker took it within {wait_s:g} s (failover.migration_wait)"
         why = migration.refusal()
         return None if why is None else ("inexact", f"it can't go on elsewhere exactly: {why}")
 

@@ -12,10 +12,10 @@ from pointsman.core.model.plan import Reject
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.serving.answers import REQUEST_ID_HEADER, reasons, send_error
+from pointsman.edge.serving.attempt import Attempt, Defect
 from pointsman.edge.serving.breaks import KEY_REFUSED, fault_of_status
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
-from pointsman.edge.serving.relay import Defect, Relay
 from pointsman.edge.telemetry.token_times import mean_itl_ms
 from pointsman.edge.telemetry.traffic import Traffic
 from pointsman.edge.wire.usage import Usage
@@ -31,13 +31,13 @@ class Endings:
         self._traffic = traffic
         self._clock = clock
 
-    def answered(self, exchange: Exchange, worker: WorkerId, relay: Relay) -> None:
+    def answered(self, exchange: Exchange, worker: WorkerId, relay: Attempt) -> None:
         """The client has the whole answer of an engine, whatever it says."""
         exchange.http_status = relay.status
         if relay.defect is not None:
             self._traffic.stream_errors[relay.defect] += 1
         if relay.defect == Defect.ERROR_EVENT:
-            self._failed(exchange, worker, "its stream broke: the engine sent an error event", Fault.ERROR_EVENT)
+            self._failed(exchange, worker, "its stream broke: the engine sent an error event", relay.fault)
         elif relay.status >= 500:
             self._failed(exchange, worker, f"it answered {relay.status}", fault_of_status(relay.status))
         elif relay.status >= 400:
@@ -45,7 +45,7 @@ class Endings:
         else:
             self._finished(exchange, relay)
 
-    def given_up(self, exchange: Exchange, worker: WorkerId, relay: Relay, fault: Fault | None) -> None:
+    def given_up(self, exchange: Exchange, worker: WorkerId, relay: Attempt, fault: Fault | None) -> None:
         """The client gets the answer of an engine that could not, since no other one may answer.
 
         But for one that refuses our key: the client would look for the fault in its own.
@@ -60,20 +60,20 @@ class Endings:
         exchange.http_status = relay.status
         self._failed(exchange, worker, f"it answered {relay.status}", fault)
 
-    def broken(self, exchange: Exchange, worker: WorkerId, relay: Relay, message: str, fault: Fault | None) -> None:
+    def broken(self, exchange: Exchange, worker: WorkerId, relay: Attempt, message: str, fault: Fault | None) -> None:
         """An answer ends in the middle, a stream with an event that says why."""
         if relay.defect is not None:
             self._traffic.stream_errors[relay.defect] += 1
         relay.break_off(message)
         self._failed(exchange, worker, message, fault)
 
-    def cut_short(self, exchange: Exchange, relay: Relay) -> None:
+    def cut_short(self, exchange: Exchange, relay: Attempt) -> None:
         """A stream ended without its last event: it may have been all."""
         self._traffic.stream_errors[Defect.NO_DONE] += 1
         relay.end_as_it_is()
         self._finished(exchange, relay)
 
-    def completed(self, exchange: Exchange, relay: Relay, end: bytes, usage: Usage | None) -> None:
+    def completed(self, exchange: Exchange, relay: Attempt, end: bytes, usage: Usage | None) -> None:
         """A stream whose answer the client has: only what comes after it was missing, which is known."""
         exchange.responder.write(end)
         exchange.responder.finish()
@@ -125,12 +125,12 @@ class Endings:
         exchange.status = "failed"
         _log.warning("%s: request %s: %s", worker, exchange.request.id, reason)
 
-    def _refused(self, exchange: Exchange, relay: Relay) -> None:
+    def _refused(self, exchange: Exchange, relay: Attempt) -> None:
         self._traffic.responses[exchange.route, relay.status] += 1
         self._ledger.apply(Refused(exchange.request.id, relay.last_ms, relay.status))
         exchange.status = "refused"
 
-    def _finished(self, exchange: Exchange, relay: Relay, told: Usage | None = None) -> None:
+    def _finished(self, exchange: Exchange, relay: Attempt, told: Usage | None = None) -> None:
         usage = relay.usage or told
         traffic, request = self._traffic, exchange.request
         traffic.responses[exchange.route, exchange.http_status] += 1

@@ -9,13 +9,13 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.decisions.record import DecisionRecord
+from pointsman.edge.serving.attempt import Attempt
 from pointsman.edge.serving.retries import Tries
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
 if TYPE_CHECKING:
     from pointsman.edge.serving.migration.migration import Migration
-    from pointsman.edge.serving.relay import Relay
     from pointsman.edge.serving.rollout import Ticket
 
 
@@ -70,7 +70,7 @@ class Exchange:
     dispatched_ms: float | None = None
     record: DecisionRecord | None = None
     """What is kept of it; None until something was decided."""
-    relay: Relay | None = None
+    relay: Attempt | None = None
     """Of the last attempt that began."""
     status: str = ""
     """How it ended, as the decision log names it."""

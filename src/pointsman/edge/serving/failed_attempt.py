@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pointsman.core.model.errors import PointsmanError
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.worker import WorkerId
-from pointsman.edge.serving.relay import Ending, Relay
+from pointsman.edge.serving.attempt import Attempt, Ending
+from pointsman.edge.serving.retries import NOT_TAKEN
 
 NOT_REACHED = frozenset((Fault.UNREACHABLE, Fault.CONNECT_LATE))
 
@@ -19,9 +20,16 @@ class FailedAttempt:
     worker: WorkerId
     reason: str
     fault: Fault | None
-    relay: Relay | None
+    relay: Attempt | None
     """None: there was no connection."""
     ending: Ending = Ending.NOTHING_SENT
+    only_asked: bool = False
+    """It failed a question about the request, which it never got."""
+
+    @property
+    def taken(self) -> bool:
+        """It may have been the request that it failed of."""
+        return not self.only_asked and self.fault not in NOT_TAKEN
 
     @property
     def error(self) -> PointsmanError | None:

@@ -7,34 +7,30 @@ gets its first byte when this engine answers for certain: a plain answer when it
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Callable
-from typing import Protocol
 
 from pointsman.core.ledger.events import FirstToken, Progress
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PointsmanError
 from pointsman.core.model.fault import Fault
 from pointsman.edge.serving.answers import EVENT_STREAM, relayed_headers
+from pointsman.edge.serving.attempt import Attempt, Ending
 from pointsman.edge.serving.breaks import (
     HELD_BACK,
-    CutShortError,
     DeadlineError,
     EngineTimeoutError,
     ErrorEventError,
     InterruptedHereError,
     NotContinuedError,
-    fault_of,
-    fault_of_status,
 )
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.stream_reader import TrackedReader
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.http1_client import UpstreamConnection, UpstreamError
 from pointsman.edge.wire.sse import StreamScanner
-from pointsman.edge.wire.usage import Usage, usage_of_body
 
 PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew: often enough for load, seldom enough to cost nothing."""
@@ -44,113 +40,28 @@ MAX_BODY_KEPT_BYTES = 32 * 2**20
 """A plain answer is kept up to this size to find its usage at the end."""
 
 
-class Ending(enum.Enum):
-    """How an attempt ended."""
-
-    COMPLETE = "complete"
-    NOTHING_SENT = "nothing sent"
-    """The engine failed before the client got a byte: another answer is still possible."""
-    HELD = "held"
-    """It answered that it could not, and the client has not got that yet."""
-    BROKEN = "broken"
-    """It failed after the first byte."""
-
-
-class Defect(enum.StrEnum):
-    """What was wrong with a stream, as metrics name it."""
-
-    ENGINE_LOST = "engine_lost"
-    TIMEOUT = "timeout"
-    ERROR_EVENT = "error_event"
-    """The engine itself sent an error event."""
-    NO_DONE = "no_done"
-    """It ended properly but without `[DONE]`: probably cut short inside the engine."""
-    TAKEN_AWAY = "taken_away"
-    """It was ended here: its worker drains, or is thought dead."""
-
-
-class StreamReader(Protocol):
-    """Reads along a stream, and says which bytes go on to the client."""
-
-    @property
-    def events(self) -> int:
-        """Complete data events that this engine sent, without `[DONE]`."""
-
-    @property
-    def usage(self) -> Usage | None:
-        """The last usage seen, of the client's whole answer."""
-
-    @property
-    def done(self) -> bool:
-        """`data: [DONE]` was seen."""
-
-    @property
-    def error(self) -> bool:
-        """An error event was seen."""
-
-    def feed(self, data: bytes) -> bytes:
-        """The next bytes of the body; returns what goes on."""
-
-    def flush(self) -> bytes:
-        """The stream has ended; returns what still goes on."""
-
-
-class TrackedReader(StreamReader, Protocol):
-    """A reader of a stream that could go on elsewhere: it stops at what would end the answer wrongly."""
-
-    @property
-    def fault(self) -> PointsmanError | None:
-        """Why the stream can't go on here."""
-
-    @property
-    def complete(self) -> bool:
-        """The client's answer is complete, whatever else the engine would send."""
-
-    @property
-    def held(self) -> bytes:
-        """What came with the fault; it goes to the client where nobody else goes on."""
-
-    @property
-    def repeated(self) -> int:
-        """Events that the client had got before from another engine."""
-
-
-class Relay:
-    """Sink of one engine response. `done` resolves once, with how it ended.
+class Relay(Attempt):
+    """Sink of one engine response.
 
     Args:
         reader: of a stream that may go on elsewhere; None: streams are only read along.
-        before: the relay of the same stream at the worker that it had before.
+        before: the attempt at the worker that the same stream had before.
     """
 
     __slots__ = (
-        "_before",
         "_begun",
         "_clock",
         "_connection",
         "_exchange",
-        "_first_ms",
-        "_gap_s",
-        "_headers",
-        "_kept",
         "_kept_bytes",
-        "_last_data_s",
-        "_last_ms",
         "_ledger",
-        "_loop",
         "_next_report",
-        "_paused",
         "_reader",
         "_reported_tokens",
-        "_scanner",
         "_started",
         "_timeouts",
         "_timer",
-        "_tracked",
         "_worker",
-        "done",
-        "error",
-        "status",
     )
 
     def __init__(
@@ -161,35 +72,22 @@ class Relay:
         timeouts: Timeouts,
         clock: Clock,
         reader: Callable[[Callable[[], None]], TrackedReader] | None = None,
-        before: Relay | None = None,
+        before: Attempt | None = None,
     ) -> None:
+        super().__init__(before, ends_with_done=exchange.ends_with_done)
         self._exchange = exchange
         self._worker = worker
         self._ledger = ledger
         self._timeouts = timeouts
         self._clock = clock
         self._reader = reader
-        self._before = before
-        self._loop = asyncio.get_running_loop()
         self._connection: UpstreamConnection | None = None
-        self._scanner: StreamReader | None = None
-        self._tracked: TrackedReader | None = None
-        self._headers: Headers = ()
         self._begun = exchange.responder.started
-        self._kept: list[bytes] | None = None
         self._kept_bytes = 0
         self._reported_tokens = 0
         self._next_report = 1
         self._started = False
-        self._first_ms: float | None = None if before is None else before._first_ms
-        self._gap_s: float = 0.0 if before is None else before._gap_s
-        self._last_ms = 0.0
-        self._last_data_s = 0.0
-        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self.done: asyncio.Future[Ending] = self._loop.create_future()
-        self.error: PointsmanError | None = None
-        self.status = 0
 
     # ---- what the dispatcher uses
 
@@ -202,6 +100,8 @@ class Relay:
         self._arm(self._timeouts.first_byte_s, self._first_byte_late)
         self._exchange.sent = True
         connection.send(head, body, self)
+        if responder.paused:  # since before: nobody will say so again
+            self._pause()
 
     def abandon(self) -> None:
         """The client left: the engine sees its own client leave, at once."""
@@ -240,88 +140,6 @@ class Relay:
         self._begin(self.status)
         self._exchange.responder.write(b"".join(self._kept or ()))
         self._exchange.responder.finish()
-
-    @property
-    def fault(self) -> Fault | None:
-        """In which way the worker failed; None: it did not."""
-        if self.error is not None:
-            return fault_of(self.error)
-        if self._scanner is not None and self._scanner.error:
-            return Fault.ERROR_EVENT
-        return fault_of_status(self.status)
-
-    @property
-    def usage(self) -> Usage | None:
-        """What the engine reported, once the answer is complete."""
-        if self._scanner is not None:
-            return self._scanner.usage
-        if self._kept is not None and self.status < 300:
-            return usage_of_body(b"".join(self._kept))
-        return None
-
-    @property
-    def events(self) -> int:
-        """Events of the stream so far; what an engine says again that another one said is not counted twice."""
-        before = 0 if self._before is None else self._before.events
-        return before + self._own_events
-
-    @property
-    def _own_events(self) -> int:
-        if self._scanner is None:
-            return 0
-        return self._scanner.events - (0 if self._tracked is None else self._tracked.repeated)
-
-    @property
-    def first_ms(self) -> float | None:
-        """When the first event of a stream came; None for a plain answer, which has no first token to speak of."""
-        return self._first_ms
-
-    @property
-    def idle_s(self) -> float:
-        """How long nothing came."""
-        return self._loop.time() - self._last_data_s
-
-    @property
-    def retry_after_ms(self) -> float | None:
-        """For how long the engine asked to be left alone, where it answered that it is overloaded; None: it did not."""
-        if self.status not in (429, 503):
-            return None
-        asked = next((value for name, value in self._headers if name.lower() == b"retry-after"), b"")
-        return 1000.0 * int(asked) if asked.isdigit() and len(asked) < 6 else None
-
-    @property
-    def silent_ms(self) -> float | None:
-        """Since something came of a stream that has begun; None: it has not, or its client holds it up."""
-        if self._scanner is None or self._paused or not self._scanner.events or self.done.done():
-            return None
-        return 1000.0 * self.idle_s
-
-    @property
-    def paused(self) -> bool:
-        """It waits for its client."""
-        return self._paused
-
-    @property
-    def gap_ms(self) -> float | None:
-        """Longest time between two pieces of a stream from its first event on."""
-        return None if self._first_ms is None else 1000 * self._gap_s
-
-    @property
-    def defect(self) -> Defect | None:
-        """What was wrong with a stream that had begun."""
-        if self.error is not None:
-            return _defect(self.error)
-        scanner = self._scanner
-        if scanner is None:
-            return None
-        if scanner.error:
-            return Defect.ERROR_EVENT
-        return Defect.NO_DONE if self._exchange.ends_with_done and not scanner.done else None
-
-    @property
-    def last_ms(self) -> float:
-        """When its last bytes came, also of a stream that was cut short; 0 where nothing came."""
-        return self._last_ms
 
     # ---- callbacks of the engine connection
 
@@ -503,7 +321,11 @@ class Relay:
         self._timer = self._loop.call_later(seconds, callback)
 
     def _first_byte_late(self) -> None:
-        if not self._deadline_passed():
+        if self._deadline_passed():
+            return
+        if self._paused:
+            self._arm(self._timeouts.first_byte_s, self._first_byte_late)
+        else:
             self._late(EngineTimeoutError(f"no answer within {self._timeouts.first_byte_s:g} s from {self._worker}"))
 
     def _check_idle(self) -> None:
@@ -547,16 +369,6 @@ class Relay:
         if not self._begun and self._kept_bytes > MAX_BODY_HELD_BYTES:
             self._begin(self.status)
             self._exchange.responder.write(b"".join(self._kept))
-
-
-def _defect(error: PointsmanError) -> Defect:
-    if isinstance(error, EngineTimeoutError):
-        return Defect.TIMEOUT
-    if isinstance(error, ErrorEventError):
-        return Defect.ERROR_EVENT
-    if isinstance(error, CutShortError):
-        return Defect.NO_DONE
-    return Defect.TAKEN_AWAY if isinstance(error, InterruptedHereError) else Defect.ENGINE_LOST
 
 
 def _content_length(headers: Headers) -> int | None:

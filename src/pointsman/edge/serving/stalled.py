@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.view import Exclusion
+from pointsman.edge.serving.attempt import Attempt
 from pointsman.edge.serving.elsewhere import Elsewhere
 from pointsman.edge.serving.exchange import Exchange
-from pointsman.edge.serving.relay import Relay
 from pointsman.edge.serving.retries import MOST_RESENDS
 
 UNREACHABLE_AFTER_S = 1.0
@@ -29,7 +29,7 @@ class Stalled:
     def __init__(self, ledger: Ledger, elsewhere: Elsewhere) -> None:
         self._ledger = ledger
         self._elsewhere = elsewhere
-        self._known: dict[Relay, tuple[int, float]] = {}
+        self._known: dict[Attempt, tuple[int, float]] = {}
         """Answers at workers that were given up → events so far, and since when there were no more."""
         self._loop = asyncio.get_running_loop()
 
@@ -58,7 +58,7 @@ class Stalled:
                 moved += 1
         return moved
 
-    def _eventless_s(self, relay: Relay, known: tuple[int, float] | None) -> float:
+    def _eventless_s(self, relay: Attempt, known: tuple[int, float] | None) -> float:
         """For how long it has been seen to get no event, whatever bytes came."""
         events, now_s = relay.events, self._loop.time()
         since_s = now_s if known is None or known[0] != events else known[1]

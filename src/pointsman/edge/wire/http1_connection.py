@@ -385,6 +385,11 @@ class ServerConnection(asyncio.Protocol):
         return self._server.date_line()
 
     @property
+    def write_paused(self) -> bool:
+        """The client reads too slowly."""
+        return self._write_paused
+
+    @property
     def closing(self) -> bool:
         """No further request is taken on this connection."""
         return self._server.closing

@@ -26,6 +26,10 @@ class ResponseOwner(Protocol):
         """The `date` field with CRLF."""
 
     @property
+    def write_paused(self) -> bool:
+        """The client reads slower than it is written to."""
+
+    @property
     def closing(self) -> bool:
         """No further request is taken on this connection."""
 
@@ -82,6 +86,11 @@ class Responder:
         self.on_pause: Callable[[], None] | None = None
         """Called when the client reads slower than it is written to."""
         self.on_resume: Callable[[], None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """The client reads slower than it is written to: `on_resume` will be called."""
+        return self._owner.write_paused
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]] = (), *, length: int | None = None) -> None:
         """Set status and headers; they go out together with the first body bytes.

@@ -18,9 +18,15 @@ _DATA = b"\ndata:"
 class _MaybeError(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
     object: msgspec.Raw = msgspec.Raw(b"null")
+    code: int | float | str | None = None
+
+
+class _Code(msgspec.Struct):
+    code: int | float | str | None = None
 
 
 _error_decoder = msgspec.json.Decoder(_MaybeError)
+_code_decoder = msgspec.json.Decoder(_Code)
 
 
 class StreamScanner:
@@ -37,6 +43,7 @@ class StreamScanner:
         "_skipping",
         "_tail",
         "_whole",
+        "blames_request",
         "done",
         "error",
         "events",
@@ -58,6 +65,8 @@ class StreamScanner:
         """`data: [DONE]` was seen."""
         self.error = False
         """An error event was seen."""
+        self.blames_request = False
+        """The first one says that the request is at fault: its code is a 4xx."""
         self.overflowed = False
         """An event longer than the bound passed by unread."""
 
@@ -137,6 +146,7 @@ class StreamScanner:
                 self.events -= found
         if b"error" in block and not self.error:
             self.error = _has_error(block)
+            self.blames_request = self.error and _blames_request(block)
         if b'"usage"' in block and USAGE_OBJECT.search(block) is not None:
             return self._scan_usage(block)
         return block
@@ -187,6 +197,16 @@ def _has_error(block: bytes) -> bool:
     if b'"error"' not in block:
         return False
     return any(_is_error(event) for event in _EVENT_END.split(block) if b'"error"' in event)
+
+
+def _blames_request(block: bytes) -> bool:
+    events = [event for event in _EVENT_END.split(block) if b"error" in event and _has_error(event)]
+    try:
+        answer = _error_decoder.decode(event_data(events[0]))
+        code = _code_decoder.decode(answer.error).code if bytes(answer.error)[:1] == b"{" else answer.code
+    except (IndexError, msgspec.MsgspecError, RecursionError):
+        return False
+    return isinstance(code, int) and 400 <= code < 500
 
 
 def _is_error(event: bytes) -> bool:

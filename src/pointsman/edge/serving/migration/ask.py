@@ -8,6 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from pointsman.core.model.errors import PointsmanError
+from pointsman.core.model.fault import Fault
+from pointsman.edge.serving.breaks import fault_of, fault_of_status
 from pointsman.edge.serving.engine_links import EngineLink
 from pointsman.edge.wire.http1_client import Headers, UpstreamError, UpstreamPool, request_head
 
@@ -18,7 +20,15 @@ T = TypeVar("T")
 
 
 class EngineAskError(PointsmanError):
-    """An engine did not answer a question, or not as it should."""
+    """An engine did not answer a question, or not as it should.
+
+    Args:
+        fault: of the worker, so that another one may be asked; None: another one would say the same.
+    """
+
+    def __init__(self, message: str, fault: Fault | None) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class _Collected:
@@ -64,11 +74,14 @@ async def ask_engine(pool: UpstreamPool, link: EngineLink, path: str, question: 
         async with asyncio.timeout(ANSWER_WITHIN_S):
             await sink.done
         if sink.status != 200:
-            raise EngineAskError(f"{link.origin}{path} answered {sink.status}")
+            raise EngineAskError(f"{link.origin}{path} answered {sink.status}", fault_of_status(sink.status))
         return msgspec.json.decode(b"".join(sink.parts), type=answer)
     except TimeoutError:
-        raise EngineAskError(f"{link.origin}{path} did not answer within {ANSWER_WITHIN_S:g} s") from None
-    except (msgspec.MsgspecError, UpstreamError) as error:
-        raise EngineAskError(f"{link.origin}{path}: {error}") from None
+        message = f"{link.origin}{path} did not answer within {ANSWER_WITHIN_S:g} s"
+        raise EngineAskError(message, Fault.LATE) from None
+    except UpstreamError as error:
+        raise EngineAskError(f"{link.origin}{path}: {error}", fault_of(error)) from None
+    except msgspec.MsgspecError as error:
+        raise EngineAskError(f"{link.origin}{path}: {error}", None) from None
     finally:
         connection.abort()

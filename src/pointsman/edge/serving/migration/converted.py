@@ -9,7 +9,14 @@ from typing import Any
 from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
 from pointsman.edge.serving.migration.said import Said
-from pointsman.edge.serving.migration.sse_events import DONE, failure_of, read_whole, split_events, write_event
+from pointsman.edge.serving.migration.sse_events import (
+    DONE,
+    failure_of,
+    read_whole,
+    says_something,
+    split_events,
+    write_event,
+)
 from pointsman.edge.serving.migration.stops import SeamStops
 from pointsman.edge.serving.migration.strip import without_ids
 from pointsman.edge.serving.migration.transcript import Transcript
@@ -96,6 +103,11 @@ class ConvertedStream:
         """An error event was seen."""
         return self._scanner.error
 
+    @property
+    def blames_request(self) -> bool:
+        """Errors that were seen are the request's own."""
+        return self._scanner.blames_request
+
     def feed(self, data: bytes) -> bytes:
         """The next bytes; returns the client's events."""
         out = self._scanner.feed(data)
@@ -123,6 +135,10 @@ class ConvertedStream:
             return b""
         value = read_whole(event)
         if value is None:
+            if says_something(event):
+                self.fault = ErrorEventError("it sent an event that could not be read")
+                self._on_fault()
+                return b""
             return event
         if "error" in value and not value.get("choices"):
             return event  # the request's own fault, as the engine says

@@ -142,8 +142,7 @@ class Migration:
 
     def progress(self) -> int:
         """A number that grows with what the client has got."""
-        said = self._transcript.said
-        return len(said.ids) + said.size_bytes
+        return self._transcript.said.events
 
     def refusal(self) -> str | None:
         """Chooses the mechanism. Returns why there is none; None: it can go on."""
@@ -151,6 +150,8 @@ class Migration:
         if self._transcript.too_long:
             return "more was sent than is kept to go on with it"
         said = self._transcript.said
+        if said.unreadable:
+            return "an event of it could not be read"
         fields = self._decoded()
         able = abilities(fields)
         if not said.anything:
@@ -172,8 +173,9 @@ class Migration:
         if self.mechanism is Mechanism.TOKEN_IDS:
             try:
                 return await self._continued(link, pool)
-            except (NoSeamError, EngineAskError):
-                if abilities(self._decoded()).replay is not None:
+            except (NoSeamError, EngineAskError) as error:
+                at_fault = isinstance(error, EngineAskError) and error.fault is not None
+                if at_fault or abilities(self._decoded()).replay is not None:
                     raise
                 self.mechanism = Mechanism.REPLAY
         asked = self._first(self._link or link)
@@ -212,6 +214,8 @@ class Migration:
             kept, held = await find_seam(said, chat=self.chat, decode=self._decoder(link, pool))
             if stops and any(name != "content" and name != "text" for name, _ in said.pieces):
                 raise NoSeamError("stop strings count in its reasoning, too")
+            if self._client_ids and kept < len(said.ids):
+                raise NoSeamError("its client has the ids of tokens whose text it has not")
             del said.ids[kept:]
         prompt = said.prompt_ids or []
         limit = limit_of(fields, len(prompt), link.max_context_tokens)

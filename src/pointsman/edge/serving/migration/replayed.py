@@ -13,6 +13,7 @@ from pointsman.edge.serving.migration.sse_events import (
     failure_of,
     read_event,
     read_whole,
+    says_something,
     split_events,
     write_event,
 )
@@ -88,6 +89,11 @@ class ReplayedStream:
         """An error event was seen."""
         return self._scanner.error
 
+    @property
+    def blames_request(self) -> bool:
+        """Errors that were seen are the request's own."""
+        return self._scanner.blames_request
+
     def feed(self, data: bytes) -> bytes:
         """The next bytes; returns what the client has not got yet."""
         out = self._scanner.feed(data)
@@ -112,6 +118,9 @@ class ReplayedStream:
             return b""
         read = read_event(event)
         if read is None:
+            if not self._caught_up and says_something(event):
+                self._fail(DivergedError("another run of it sent an event that could not be read"))
+                return b""
             return event
         value = read_whole(event) or {}
         if read.choices:

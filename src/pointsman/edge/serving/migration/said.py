@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from sys import getsizeof
 
 import msgspec
 
@@ -13,6 +14,7 @@ from pointsman.edge.serving.migration.sse_events import Choice, Event, Head
 Channel = tuple[str, int]
 """Where a piece of text belongs: (`content`, 0), (`text`, 0), or (`arguments`, 1) of the second tool call."""
 CONTENT, TEXT = ("content", 0), ("text", 0)
+_CHANNEL_BYTES = 200
 
 
 class _ChatLogprobs(msgspec.Struct):
@@ -30,6 +32,7 @@ _logprobs = msgspec.json.Decoder(_ChatLogprobs | None)
 class Said:
     """Of one answer, up to its last whole event."""
 
+    events: int = 0
     pieces: dict[Channel, list[str]] = field(default_factory=dict)
     prompt_ids: list[int] | None = None
     ids: array[int] = field(default_factory=lambda: array("I"))
@@ -53,11 +56,15 @@ class Said:
     """That event had no text."""
     last_plain: bool = False
     """That event was of plain text, as far as it had any: not of reasoning, nor swallowed by a parser."""
+    unreadable: bool = False
+    """The client got something of which nobody knows what it says."""
     size_bytes: int = 0
-    """About what is kept."""
+    """About what is kept, without ids."""
+    _packed: dict[Channel, int] = field(default_factory=dict)
 
     def add(self, event: Event) -> None:
         """One more event that the client got."""
+        self.events += 1
         choices = event.choices
         if choices and len(choices) == 1 and self._add_plain(choices[0]):
             return
@@ -89,8 +96,16 @@ class Said:
             else:
                 self.ids.extend(ids)
             self.last_tokens, self.last_empty, self.last_plain = len(ids), False, True
-        self.size_bytes += 60 + len(text)
         return True
+
+    def pack(self) -> None:
+        """Text since the last time becomes one piece of each channel: a string of its own costs 50 bytes a token."""
+        for channel, texts in self.pieces.items():
+            packed = self._packed.get(channel, 0)
+            if len(texts) > packed:
+                texts[packed:] = ["".join(texts[packed:])]
+                self._packed[channel] = packed + 1
+                self.size_bytes += getsizeof(texts[-1]) + (0 if packed else _CHANNEL_BYTES)
 
     def text(self, channel: Channel) -> str:
         """All of one channel."""
@@ -110,7 +125,6 @@ class Said:
                 self.pieces.setdefault(channel, []).append(text)
                 self.last = channel
                 length += len(text)
-        self.size_bytes += 60 + length
         if choice.delta is not None and choice.delta.role is not None:
             self.role = True
         if choice.finish_reason is not None:

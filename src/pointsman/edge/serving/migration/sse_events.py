@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,8 +54,8 @@ class Choice(msgspec.Struct, gc=False):
 class Head(msgspec.Struct, gc=False):
     """What a stream calls itself, in each of its events."""
 
-    id: str | None = None
-    created: int | None = None
+    id: str | int | None = None
+    created: int | float | str | None = None
     model: str | None = None
 
 
@@ -117,20 +118,27 @@ def read_head(block: bytes) -> Head | None:
     """Of the first event of an answer in a block; None where there is none."""
     for event in split_events(block):
         if read_event(event) is not None:
-            return _heads.decode(event_data(event))
+            try:
+                return _heads.decode(event_data(event))
+            except msgspec.MsgspecError:
+                return Head()
     return None
 
 
-def read_events(block: bytes) -> list[Event]:
-    """All events of an answer in a block of whole ones."""
+def read_events(block: bytes) -> Sequence[Event | None]:
+    """All events of an answer in a block of whole ones; None: one that can't be read."""
     if block.startswith(b"data: ") and block.endswith(b"\n\n") and b"[DONE]" not in block:
         # Engines write all alike, so most blocks are one JSON array but for the words between.
         try:
             return _many.decode(b"[%b]" % block[6:-2].replace(b"\n\ndata: ", b","))
         except (msgspec.MsgspecError, RecursionError):
             pass
-    read = [read_event(event) for event in split_events(block)]
-    return [event for event in read if event is not None]
+    return [read_event(event) for event in split_events(block) if says_something(event)]
+
+
+def says_something(event: bytes) -> bool:
+    """It is no comment, and not the end."""
+    return event_data(event).strip() not in (b"", b"[DONE]")
 
 
 def read_whole(event: bytes) -> dict[str, Any] | None:

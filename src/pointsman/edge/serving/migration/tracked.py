@@ -70,6 +70,11 @@ class TrackedStream:
         """An error event was seen."""
         return self._scanner.error
 
+    @property
+    def blames_request(self) -> bool:
+        """Errors that were seen are the request's own."""
+        return self._scanner.blames_request
+
     def feed(self, data: bytes) -> bytes:
         """The next bytes; returns whole events that go on to the client."""
         out = self._scanner.feed(data)

@@ -52,7 +52,11 @@ class Transcript:
         if said.head is None:
             said.head = read_head(block)
         for event in read_events(block):
-            said.add(event)
-        if said.size_bytes > MOST_BYTES:
+            if event is None:
+                said.unreadable = True
+            else:
+                said.add(event)
+        said.pack()
+        if said.size_bytes + 4 * len(said.ids) > MOST_BYTES:
             self.too_long = True
             self._said = Said()
