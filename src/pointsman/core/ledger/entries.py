@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import add
 
 from pointsman.core.ledger.adapters import ResidentAdapters
 from pointsman.core.ledger.drift import Drift
@@ -70,7 +71,7 @@ class WorkerEntry:
     @property
     def not_ours(self) -> WorkerShare:
         """Of its numbers what other front ends have there, told and guessed."""
-        return WorkerShare(*(told + guessed for told, guessed in zip(self.others, self.guessed, strict=True)))
+        return WorkerShare._make(map(add, self.others, self.guessed))
 
     @property
     def in_flight(self) -> int:
