@@ -108,6 +108,9 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected http://host:port" in capsys.readouterr().err
 
 
+REPLICAS = "a file in which front ends tell each other of their load"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -128,9 +131,35 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
             "of front end 2: 8089 is",
         ),
         (["--engine", "http://a:1", "--port", "1", "--admin-port", "65535", "--processes", "2"], "is above 65535"),
+        (
+            [
+                "--config",
+                REPLICAS,
+                "--engine",
+                "http://a:1",
+                "--port",
+                "8080",
+                "--admin-port",
+                "8081",
+                "--processes",
+                "2",
+            ],
+            "port 8082, which is one of --admin-port; choose another port in replicas.listen",
+        ),
+        (
+            ["--config", REPLICAS, "--engine", "http://a:1", "--port", "8083", "--admin-port", "0", "--processes", "2"],
+            "front end 2 would tell others of its load at port 8083, which is one of --port",
+        ),
     ],
 )
-def test_refused_before_anything_starts(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_before_anything_starts(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if REPLICAS in arguments:
+        arguments[arguments.index(REPLICAS)] = str(tmp_path / "c.yaml")
+        (tmp_path / "c.yaml").write_text(
+            "replicas: {listen: 'tcp://127.0.0.1:8082', peers: ['tcp://127.0.0.1:9082']}\n"
+        )
     assert main.run(["serve", *arguments]) == 2
     said = capsys.readouterr().err
     assert message in said

@@ -79,7 +79,23 @@ def _patience_s(tree: ConfigTree) -> float:
 
 
 def _trees_of(tree: ConfigTree, count: int) -> list[ConfigTree]:
-    return [_tree_of(tree, index) for index in range(count)]
+    trees = [_tree_of(tree, index) for index in range(count)]
+    _refuse_crossing_ports(trees)
+    return trees
+
+
+def _refuse_crossing_ports(trees: list[ConfigTree]) -> None:
+    """Ranges that begin apart can meet."""
+    others = {tree.control_plane.admin_port: "--admin-port" for tree in trees if tree.control_plane.admin_port}
+    others[trees[0].control_plane.listen_port] = "--port"
+    for index, tree in enumerate(trees):
+        place = tree.replicas.listen
+        if place is not None and place.port in others:
+            raise ConfigError(
+                f"--processes: front end {index + 1} would tell others of its load at port {place.port}, which is one "
+                f"of {others[place.port]}; choose another port in replicas.listen (a port for each front end, "
+                "from there on)"
+            )
 
 
 def _with_ports_of(tree: ConfigTree, old: ConfigTree) -> ConfigTree:
