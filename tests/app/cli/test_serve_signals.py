@@ -19,6 +19,7 @@ from pointsman.app.cli import main
 from pointsman.app.cli.seats import take_seat
 from pointsman.app.cli.signals import Signals
 from pointsman.core.model.errors import EngineError
+from support.free_ports import free_ports
 
 Start = Callable[..., Any]
 
@@ -152,3 +153,28 @@ def test_seats_share_the_client_port_and_nothing_else() -> None:
     assert len({sock.getsockname()[1] for sock in local.client}) == 1
     for seat in (first, second, local):
         seat.close()
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+async def test_a_service_manager_that_stops_every_process_cuts_no_stream(
+    start: Start, tmp_path: Path, hurried: bool
+) -> None:
+    """systemd sends SIGTERM to all of a service, and the supervisor tells its front ends the same once more."""
+    served = Served(start, tmp_path)
+    port = free_ports(3)
+    front = start(
+        "serve", "--config", str(served.file), "--port", str(port), "--admin-port", str(port + 1), "--processes", "2"
+    )
+    for _ in range(2):
+        await asyncio.to_thread(front.line, "listening on")
+    begun = asyncio.Event()
+    running = asyncio.create_task(stream(f"http://127.0.0.1:{port}", 20_000 if hurried else 200, begun))
+    await asyncio.wait_for(begun.wait(), 30)
+    for process in front.family():
+        process.send_signal(signal.SIGTERM)
+    if hurried:  # and the person behind it loses patience
+        await asyncio.sleep(0.5)
+        front.process.send_signal(signal.SIGTERM)
+    text = await asyncio.wait_for(running, 30)
+    assert ("the front end is stopping" in text) if hurried else text.endswith("data: [DONE]\n\n")
+    assert await asyncio.to_thread(front.process.wait, 30) == 0

@@ -62,7 +62,7 @@ def serve_in_processes(tree: ConfigTree, count: int, reread: Callable[[], Config
         folder = stack.enter_context(bus_folder(None if siblings is None else runtime_folder(os.environ)))
 
         def serve(index: int, tree: ConfigTree, seat: Seat, line: socket.socket, rollout: RolloutOrder | None) -> int:
-            signals = Signals()
+            signals = Signals(supervised=True)
             member = Membership(line, rollout, count, seat, folder)
             work = serve_here(tree, signals, lambda: _trees_of(reread(), count)[index], member)
             return run_until_stopped(work, signals)

@@ -32,8 +32,10 @@ async def _watch_signals(work: Coroutine[Any, Any, int], signals: Signals) -> in
     task = asyncio.ensure_future(work)
     asked = 0
 
-    def stop() -> None:
+    def stop(number: signal.Signals) -> None:
         nonlocal asked
+        if asked and signals.supervised and number != signal.SIGINT:
+            return
         asked += 1
         if asked == 1:
             _say("stopping (again to stop at once)")
@@ -46,12 +48,12 @@ async def _watch_signals(work: Coroutine[Any, Any, int], signals: Signals) -> in
 
     def hang_up() -> None:
         if signals.reload is None or asked or signals.hung_up():
-            stop()
+            stop(signal.SIGHUP)
         else:
             signals.reload()
 
     for number in _STOP:
-        loop.add_signal_handler(number, hang_up if number == signal.SIGHUP else stop)
+        loop.add_signal_handler(number, *((hang_up,) if number == signal.SIGHUP else (stop, number)))
     try:
         return await task
     except asyncio.CancelledError:

@@ -10,7 +10,10 @@ from collections.abc import Callable
 class Signals:
     """Filled in by the verb once it serves; until then its signals do what they do to any verb."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, supervised: bool = False) -> None:
+        self.supervised = supervised
+        """A supervisor passes on what it is told. SIGTERM says no more the second time, since service managers send it
+        to every process of a service as well; SIGINT then asks for haste."""
         self.hurry: Callable[[], None] | None = None
         """On the second signal: wait for nobody any more, but end properly."""
         self.reload: Callable[[], None] | None = None

@@ -127,7 +127,7 @@ class Supervisor:
             return
         self._stops += 1
         if self._stops > 1:  # the second asks for haste, the third does not ask
-            self._send(signal.SIGTERM if self._stops == 2 else signal.SIGKILL)
+            self._send(signal.SIGINT if self._stops == 2 else signal.SIGKILL)
 
     def _turn(self) -> None:
         now_s = time.monotonic()
