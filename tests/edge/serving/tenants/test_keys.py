@@ -323,6 +323,16 @@ async def test_without_keys_beyond_loopback_one_line_says_so(fleet: Fleet, caplo
     assert "nobody is asked for a key" in caplog.text
 
 
+async def test_a_reload_that_takes_the_keys_away_says_what_that_means(fleet: Fleet, keys_file: Path, caplog) -> None:
+    await fleet.engine("a")
+    frontend = await fleet.open()
+    frontend.tenancy.start("0.0.0.0")
+    await frontend.tenancy.reload(TenancySettings(keys_file))
+    caplog.clear()
+    await frontend.tenancy.reload(TenancySettings())
+    assert "listening on 0.0.0.0, and nobody is asked for a key" in caplog.text
+
+
 class TestLongBodies:
     """Who has no key can't fill our memory: a long body is refused at its head."""
 

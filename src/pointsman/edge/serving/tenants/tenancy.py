@@ -54,6 +54,7 @@ class Tenancy:
         epoch_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
+        self._host = "127.0.0.1"
         self.clock = clock
         self.epoch_s = epoch_s
         self.counts = TenantCounts()
@@ -75,13 +76,18 @@ class Tenancy:
 
     def start(self, host: str) -> None:
         """Watch the file of keys. `host`: where clients are listened to."""
+        self._host = host
         if self.watch is not None:
             self.watch.start()
-        elif not is_loopback(host):
+        else:
+            self._say_open()
+
+    def _say_open(self) -> None:
+        if not is_loopback(self._host):
             _log.warning(
                 "listening on %s, and nobody is asked for a key: whoever can connect can use the engines; "
                 "auth.keys_file changes that",
-                host,
+                self._host,
             )
 
     async def close(self) -> None:
@@ -106,6 +112,8 @@ class Tenancy:
                 await old.close()
             if watch is not None:
                 watch.start()
+            else:
+                self._say_open()
             return
         ring = None if self.watch is None else KeyRing((await self.watch.read()).keys)
         self._settings = settings
