@@ -259,6 +259,34 @@ def test_levels_given_or_found_by_the_usual_labels(tmp_path: Path) -> None:
     assert "label x/y is on no node: no domains at its level" in given.notes
 
 
+def test_nodes_with_gpus_that_lack_the_label_of_a_level_are_told(tmp_path: Path) -> None:
+    rack = {"labels": {"topology.kubernetes.io/rack": "r1"}}
+    items = [
+        node("a", **rack),
+        node("b"),
+        node("c"),
+        node("d", **rack),
+        node("cpu", allocatable={"nvidia.com/gpu": "0"}),
+    ]
+    file = tmp_path / "nodes.json"
+    file.write_text(json.dumps({"kind": "List", "items": items}))
+    note = (
+        "label topology.kubernetes.io/rack is missing on 2 nodes with GPUs (b, c): in no rack, so nothing that has to "
+        "be in one goes there"
+    )
+    assert note in read_cluster([file]).notes
+    assert not any(
+        "is missing on" in each for each in read_cluster([file], topology_of("topology.kubernetes.io/zone")).notes
+    )
+    ours = tmp_path / "ours.yaml"
+    ours.write_text(
+        "topology: [{name: rack, label: r}]\nnodes: [{name: a, gpus: 8, labels: {r: x}}, {name: b, gpus: 8}]\n"
+    )
+    assert [each.partition(" (")[0] for each in read_cluster([ours]).notes] == [
+        "label r is missing on 1 node with GPUs"
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "=rack", "a=", "a=x,b=x", "a=node", "a=x,,b=y"])
 def test_bad_levels(text: str) -> None:
     with pytest.raises(ConfigError, match="--topology"):

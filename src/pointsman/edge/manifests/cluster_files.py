@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pointsman.edge.manifests.manifest_text import read_manifest
 
 _MOST_BYTES = 512 * 2**20
 """Of kubectl's, 20,000 pods are about 200 MB."""
+_SHOWN = 3
 USUAL_LEVELS = (
     Level("nvlink", "nvidia.com/gpu.clique"),
     Level("nvswitch", "nvidia.com/nvswitch"),
@@ -36,14 +37,13 @@ def read_cluster(paths: Sequence[Path], topology: Topology | None = None) -> Loa
     texts = [read_manifest(path, "a cluster", _MOST_BYTES) for path in paths]
     loaded = _loaded(texts)
     if topology is not None:
-        missing = [each.label for each in topology.levels if not _has(loaded.cluster.nodes, each.label)]
-        notes = tuple(f"label {label} is on no node: no domains at its level" for label in missing)
-        return replace(loaded, topology=topology, notes=(*loaded.notes, *notes))
+        return replace(loaded, topology=topology, notes=(*loaded.notes, *_gaps(loaded.cluster.nodes, topology)))
     if loaded.topology is not None:
-        return loaded
+        return replace(loaded, notes=(*loaded.notes, *_gaps(loaded.cluster.nodes, loaded.topology)))
     usual = Topology(tuple(level for level in USUAL_LEVELS if _has(loaded.cluster.nodes, level.label)))
     found = ", ".join(f"{level.label}={level.name}" for level in usual.levels) or "none of the usual labels is there"
-    return replace(loaded, topology=usual, notes=(*loaded.notes, f"levels by labels of the nodes: {found}"))
+    notes = (f"levels by labels of the nodes: {found}", *_gaps(loaded.cluster.nodes, usual))
+    return replace(loaded, topology=usual, notes=(*loaded.notes, *notes))
 
 
 def topology_of(text: str) -> Topology:
@@ -88,6 +88,22 @@ def _is_kubernetes_json(text: str) -> bool:
     """By its first keys: such files are long, and read in a faster way."""
     head = text.lstrip()[:2000]
     return head[:1] == "{" and any(key in head for key in ('"kind"', '"apiVersion"', '"items"'))
+
+
+def _gaps(nodes: Sequence[Node], topology: Topology) -> Iterator[str]:
+    """Nodes with GPUs that a constraint at a level leaves out, since they lack its label; others seldom have one."""
+    for level in topology.levels:
+        if not _has(nodes, level.label):
+            yield f"label {level.label} is on no node: no domains at its level"
+            continue
+        without = [node.name for node in nodes if node.gpus and not node.labels.get(level.label)]
+        if without:
+            count = f"{len(without):,} node{'s' * (len(without) > 1)}"
+            some = f"{', '.join(without[:_SHOWN])}{', …' if len(without) > _SHOWN else ''}"
+            yield (
+                f"label {level.label} is missing on {count} with GPUs ({some}): "
+                f"in no {level.name}, so nothing that has to be in one goes there"
+            )
 
 
 def _has(nodes: Sequence[Node], label: str) -> bool:
