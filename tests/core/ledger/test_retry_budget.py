@@ -72,3 +72,21 @@ def test_a_stream_that_goes_on_elsewhere_takes_none() -> None:
         ledger.apply(ev.FirstToken("r", 0.0))
         ledger.apply(ev.AttemptFailed("r", 0.0, "test", Fault.LOST))
     assert ledger.may_retry(0.0)
+
+
+def test_what_drains_takes_none_of_it() -> None:
+    """A worker that drains gives all that waits there away, and leaves the retries for those that fail."""
+    ledger = Ledger(retry_share=0.2)
+    spec = WorkerSpec(worker_id("a"), "http://a", "vllm", ("m",))
+    ledger.apply(ev.WorkerJoined(spec, 0.0))
+    for number in range(1000):
+        ledger.apply(ev.Admitted(Request(str(number), "m", 0.0, 10), 0.0))
+        ledger.apply(ev.Dispatched(str(number), spec.id, 0.0))
+        ledger.apply(ev.AttemptFailed(str(number), 0.0, "its engine drains"))
+    assert ledger.may_retry(0.0)
+
+
+def test_switched_off_while_some_are_saved_up() -> None:
+    budget = RetryBudget(0.2)
+    budget.share = 0.0
+    assert spend(budget, 1e9) == 0

@@ -394,7 +394,7 @@ class Ledger:
         self._waiting += 1
         entry.totals.attempts_failed += 1
         self._totals.attempts_failed += 1
-        if not flight.started:
+        if not flight.started and event.fault is not None:
             self._retries.take(event.at_ms)
 
     def _finished(self, event: ev.Finished) -> None:

@@ -10,7 +10,7 @@ SAVED_AT_START = 100.0
 
 
 class RetryBudget:
-    """A bucket of retries: each request adds a share of one, each retry takes one.
+    """A bucket of retries: each request adds a share of one, each retry after a worker's fault takes one.
 
     Args:
         share: retries that a request adds, 0 to 1; 0: nothing is ever sent again.
@@ -32,7 +32,7 @@ class RetryBudget:
     def left(self, at_ms: float) -> bool:
         """Whether one more retry may be made."""
         self._pass(at_ms)
-        return self._saved >= 1.0
+        return self.share > 0 and self._saved >= 1.0
 
     def take(self, at_ms: float) -> None:
         """A retry was made."""

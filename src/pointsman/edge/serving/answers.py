@@ -58,6 +58,19 @@ def relayed_headers(headers: Headers, exchange: Exchange, worker: str) -> list[t
     return kept
 
 
+def content_length(headers: Headers) -> int | None:
+    """Bytes of a body, where its headers say."""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return None
+
+
+def is_event_stream(headers: Headers) -> bool:
+    """Whether a body is a stream of events."""
+    return any(name == b"content-type" and value.lower().startswith(EVENT_STREAM) for name, value in headers)
+
+
 def reasons(view: FleetView, limit: int = 8) -> str:
     """Why nobody could take a request: `a/0: draining; b/0: unreachable`."""
     exclusion = view.column(Column.EXCLUSION)

@@ -29,6 +29,9 @@ MOVED = "drain"
 """Reason of retries of requests whose worker drains."""
 LOOK_EVERY_S = 0.1
 """For a worker that can go on with a stream."""
+AT_ONCE = 100
+"""Streams that look so often while they wait; more of them look less often, since each look makes a view."""
+MOST_APART_S = 2.0
 BACK_AFTER_S = 0.5
 """A worker that failed a stream may go on with it when it can be used again and nobody else could for so long."""
 
@@ -55,6 +58,7 @@ class Elsewhere:
         self._endings = endings
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._waiting = 0
 
     def goes(self, exchange: Exchange, failed: FailedAttempt, tried: set[WorkerId]) -> bool:
         """It goes to another worker, and the ledger knows; else it ended, and everybody knows how."""
@@ -164,7 +168,11 @@ class Elsewhere:
                 why = "the request's total time is over" if late else why
                 self._break(exchange, failed, "no_worker", why, told=True)
                 return None
-            await asyncio.sleep(LOOK_EVERY_S)
+            self._waiting += 1
+            try:
+                await asyncio.sleep(min(MOST_APART_S, LOOK_EVERY_S * max(1.0, self._waiting / AT_ONCE)))
+            finally:
+                self._waiting -= 1
 
     def _waits_until_s(self, exchange: Exchange) -> float:
         return (exchange.stands_since_s or 0.0) + self.settings.migration_wait_s

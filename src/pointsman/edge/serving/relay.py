@@ -6,19 +6,16 @@ gets its first byte when this engine answers for certain: a plain answer when it
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from pointsman.core.ledger.events import FirstToken, Progress
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PointsmanError
 from pointsman.core.model.fault import Fault
-from pointsman.edge.serving.answers import EVENT_STREAM, relayed_headers
+from pointsman.edge.serving.answers import content_length, is_event_stream, relayed_headers
 from pointsman.edge.serving.attempt import Attempt, Ending
 from pointsman.edge.serving.breaks import (
     HELD_BACK,
-    DeadlineError,
-    EngineTimeoutError,
     ErrorEventError,
     InterruptedHereError,
     NotContinuedError,
@@ -26,6 +23,7 @@ from pointsman.edge.serving.breaks import (
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.stream_reader import TrackedReader
+from pointsman.edge.serving.timed_attempt import TimedAttempt
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.wire.errors import error_body
 from pointsman.edge.wire.headers import Headers
@@ -40,7 +38,7 @@ MAX_BODY_KEPT_BYTES = 32 * 2**20
 """A plain answer is kept up to this size to find its usage at the end."""
 
 
-class Relay(Attempt):
+class Relay(TimedAttempt):
     """Sink of one engine response.
 
     Args:
@@ -51,7 +49,6 @@ class Relay(Attempt):
     __slots__ = (
         "_begun",
         "_clock",
-        "_connection",
         "_exchange",
         "_kept_bytes",
         "_ledger",
@@ -59,9 +56,6 @@ class Relay(Attempt):
         "_reader",
         "_reported_tokens",
         "_started",
-        "_timeouts",
-        "_timer",
-        "_worker",
     )
 
     def __init__(
@@ -74,20 +68,18 @@ class Relay(Attempt):
         reader: Callable[[Callable[[], None]], TrackedReader] | None = None,
         before: Attempt | None = None,
     ) -> None:
-        super().__init__(before, ends_with_done=exchange.ends_with_done)
+        super().__init__(
+            before, worker, timeouts, deadline_s=exchange.deadline_s, ends_with_done=exchange.ends_with_done
+        )
         self._exchange = exchange
-        self._worker = worker
         self._ledger = ledger
-        self._timeouts = timeouts
         self._clock = clock
         self._reader = reader
-        self._connection: UpstreamConnection | None = None
         self._begun = exchange.responder.started
         self._kept_bytes = 0
         self._reported_tokens = 0
         self._next_report = 1
         self._started = False
-        self._timer: asyncio.TimerHandle | None = None
 
     # ---- what the dispatcher uses
 
@@ -149,7 +141,7 @@ class Relay(Attempt):
         self._headers = headers
         self._last_data_s = self._loop.time()
         self._arm(self._timeouts.idle_s, self._check_idle)
-        if status >= 300 or not _is_event_stream(headers):
+        if status >= 300 or not is_event_stream(headers):
             self._kept = []
         elif self._reader is None:
             self._scanner = StreamScanner(hide_usage=self._exchange.adds_usage, whole_events=True)
@@ -199,7 +191,7 @@ class Relay(Attempt):
         responder = self._exchange.responder
         self._exchange.http_status = status
         if not responder.started:
-            length = None if self._scanner is not None else _content_length(self._headers)
+            length = None if self._scanner is not None else content_length(self._headers)
             responder.start(status, relayed_headers(self._headers, self._exchange, self._worker), length=length)
 
     def _report(self, events: int) -> None:
@@ -297,61 +289,6 @@ class Relay(Attempt):
             # Cut short: what came until then took that long.
             self._last_ms = max(self._first_ms, self._clock() - 1000 * (self._loop.time() - self._last_data_s))
 
-    # ---- a client that reads slowly: the engine waits with it, and is not late
-
-    def _pause(self) -> None:
-        self._paused = True
-        if self._connection is not None:
-            self._connection.pause_reading()
-
-    def _resume(self) -> None:
-        self._paused = False
-        self._last_data_s = self._loop.time()
-        if self._connection is not None:
-            self._connection.resume_reading()
-
-    # ---- time limits
-
-    def _arm(self, seconds: float, callback: Callable[[], None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        deadline = self._exchange.deadline_s
-        if deadline is not None:
-            seconds = min(seconds, max(0.0, deadline - self._loop.time()))
-        self._timer = self._loop.call_later(seconds, callback)
-
-    def _first_byte_late(self) -> None:
-        if self._deadline_passed():
-            return
-        if self._paused:
-            self._arm(self._timeouts.first_byte_s, self._first_byte_late)
-        else:
-            self._late(EngineTimeoutError(f"no answer within {self._timeouts.first_byte_s:g} s from {self._worker}"))
-
-    def _check_idle(self) -> None:
-        """Runs once an idle limit, not once a chunk: what came meanwhile moves the limit."""
-        if self._deadline_passed():
-            return
-        left = self._last_data_s + self._timeouts.idle_s - self._loop.time()
-        if self._paused:
-            self._arm(self._timeouts.idle_s, self._check_idle)
-        elif left <= 0:
-            self._late(EngineTimeoutError(f"no byte for {self._timeouts.idle_s:g} s from {self._worker}"))
-        else:
-            self._arm(left, self._check_idle)
-
-    def _deadline_passed(self) -> bool:
-        deadline = self._exchange.deadline_s
-        if deadline is None or self._loop.time() < deadline:
-            return False
-        self._late(DeadlineError(f"the request's total time is over from {self._worker}"))
-        return True
-
-    def _late(self, error: EngineTimeoutError) -> None:
-        if self._connection is not None:
-            self._connection.abort()
-        self._fail(error)
-
     # ---- plain answers
 
     def _keep(self, data: bytes) -> None:
@@ -369,14 +306,3 @@ class Relay(Attempt):
         if not self._begun and self._kept_bytes > MAX_BODY_HELD_BYTES:
             self._begin(self.status)
             self._exchange.responder.write(b"".join(self._kept))
-
-
-def _content_length(headers: Headers) -> int | None:
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return None
-
-
-def _is_event_stream(headers: Headers) -> bool:
-    return any(name == b"content-type" and value.lower().startswith(EVENT_STREAM) for name, value in headers)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
+from pointsman.core.ledger.events import WorkerDraining
 from pointsman.core.model.fault import Fault
+from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.serving.failover import FailoverSettings
 from pointsman.edge.serving.migration import migration
 from pointsman.edge.serving.migration.ask import EngineAskError
 from pointsman.edge.serving.migration.sse_events import write_event
 from pointsman.edge.serving.migration.transcript import Transcript
+from pointsman.edge.serving.timeouts import Timeouts
 from support.scripted_fleet import DONE, JSON, SSE, Fleet
 from support.sim_fleet import SimFleet
 from support.told_streams import hear
 
 GREEDY = {"temperature": 0}
+GENEROUS = Timeouts.of(ConfiguredTimeouts())
 
 
 def told(text: str, **fields: object) -> bytes:
@@ -49,6 +54,22 @@ async def test_engines_that_refuse_for_ever_do_not_keep_a_stream_for_ever(fleet:
     await fleet.open(heartbeat_s=60.0, failover=FailoverSettings(migration_wait_s=0.6))
     heard = hear((await asyncio.wait_for(fleet.chat(**GREEDY), 5)).body)
     assert heard.errors
+    fleet.at_rest()
+
+
+async def test_the_total_time_is_over_for_who_waits_for_a_worker_too(fleet: Fleet) -> None:
+    async def answer(incoming, responder) -> None:
+        responder.start(200, SSE)
+        responder.write(told("one"))
+        await asyncio.sleep(0.02)
+        responder.abort()
+        frontend.emit(WorkerDraining(worker, 0.0))
+
+    await fleet.engine("a", answer=answer)
+    frontend = await fleet.open(heartbeat_s=60.0, timeouts=replace(GENEROUS, total_s=0.5))
+    [worker] = [worker.id for worker in frontend.ledger.snapshot().workers]
+    heard = hear((await asyncio.wait_for(fleet.chat(**GREEDY), 10)).body)
+    assert "total time is over" in heard.errors[0]
     fleet.at_rest()
 
 

@@ -44,6 +44,7 @@ class TestAbilities:
             ({"seed": 1}, "seed"),
             ({"include_reasoning": False}, "reasoning"),
             ({"min_tokens": 3, "stop": "x"}, "min_tokens"),
+            ({"min_tokens": "3"}, "min_tokens"),
             ({"response_format": {"type": "json_schema"}}, "guided"),
             ({"structured_outputs": {"regex": "a"}}, "guided"),
             ({"tool_choice": "required", "tools": [{}]}, "guided"),
@@ -51,7 +52,8 @@ class TestAbilities:
         ],
     )
     def test_what_only_a_replay_can(self, body: dict[str, Any], word: str) -> None:
-        assert word in (abilities(body | {"temperature": 0.0}).token_ids or "" if "seed" not in body else word)
+        sampled_or_not = body if "seed" in body else body | {"temperature": 0.0}
+        assert word in (abilities(sampled_or_not).token_ids or "")
         assert abilities(body | {"temperature": 0.0}).replay is None
 
     @pytest.mark.parametrize("body", [{"n": 2}, {"best_of": 2}, {"use_beam_search": True}, {"prompt": ["a", "b"]}])

@@ -80,6 +80,8 @@ def _against_token_ids(body: Mapping[str, Any]) -> str | None:
         return "it echoes its prompt"
     if body.get("include_reasoning") is False:
         return "its reasoning is hidden, and token ids with it"
+    if not isinstance(body.get("min_tokens") or 0, int):
+        return "its min_tokens is no integer"
     if body.get("min_tokens") and body.get("stop"):
         return "min_tokens and stop together depend on the answer so far"
     if body.get("tools") and body.get("tool_choice") != "none":
