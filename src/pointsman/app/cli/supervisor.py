@@ -242,15 +242,23 @@ class Supervisor:
         orders = (self._orders_due if new else None) or self._board.orders
         tree = _without_rollout(self._trees[seat], orders.policy)
         self._number += 1
-        line = self._board.connect(self._number)
         signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
-        pid = os.fork()
-        if pid == 0:
-            in_child(lambda: self._in_seat(seat, tree, line, orders.rollout), parent, ALL)
-        line.close()
-        self._children[pid] = _Child(self._number, seat, time.monotonic(), new=new)
-        self._heard_s.setdefault(seat, time.monotonic())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
+        try:
+            with self._board.connect(self._number) as line:
+                pid = os.fork()
+                if pid == 0:
+                    in_child(lambda: self._in_seat(seat, tree, line, orders.rollout), parent, ALL)
+            self._children[pid] = _Child(self._number, seat, time.monotonic(), new=new)
+            self._heard_s.setdefault(seat, time.monotonic())
+        except OSError as error:  # no process or descriptor is left: that may pass, and those that run go on
+            self._board.hang_up(self._number)
+            _log.error("front end %d can't be started: %s", seat + 1, error.strerror)
+            if new:
+                self._give_up_replacing("can't be started")
+            else:
+                self._due[seat] = time.monotonic() + RESTART_PAUSE_S
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
 
     def _in_seat(self, seat: int, tree: ConfigTree, line: socket.socket, rollout: RolloutOrder | None) -> int:
         """What a child does. It lets go of others' sockets: once those end, connections there would wait for ever."""
