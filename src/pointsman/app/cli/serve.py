@@ -12,6 +12,7 @@ from pointsman.app.cli.processes import serve_in_processes
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.signals import Signals
 from pointsman.core.model.errors import ConfigError
+from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.telemetry.logs import set_up_logs
 
 
@@ -34,13 +35,19 @@ def serve(
     """Serve the OpenAI API before engines that already run."""
     set_up_logs(log_level or "info")
     flags = FrontendFlags(config, host, port, admin_port, policy, engines)
-    tree = load_tree(flags)
-    if not (tree.execution_group.nodes or tree.discovery.file or tree.discovery.etcd or wait_for_engines):
-        raise ConfigError(
-            "no engines: give --engine URL, execution-group.nodes or discovery in a file with --config, or "
-            "--wait-for-engines if they register themselves"
-        )
+
+    def read() -> ConfigTree:
+        tree = load_tree(flags)
+        # Also when it is read again: a file that is empty or half written must not send all engines away.
+        if not (tree.execution_group.nodes or tree.discovery.file or tree.discovery.etcd or wait_for_engines):
+            raise ConfigError(
+                "no engines: give --engine URL, execution-group.nodes or discovery in a file with --config, or "
+                "--wait-for-engines if they register themselves"
+            )
+        return tree
+
+    tree = read()
     if processes > 1:
-        return serve_in_processes(tree, processes, lambda: load_tree(flags))
+        return serve_in_processes(tree, processes, read)
     signals = Signals()
-    return run_until_stopped(serve_here(tree, signals, lambda: load_tree(flags)), signals)
+    return run_until_stopped(serve_here(tree, signals, read), signals)
