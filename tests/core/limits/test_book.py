@@ -156,6 +156,27 @@ def test_whatever_is_lost_or_late_replicas_agree_after_one_word_of_each(steps) -
     assert {account.running for account in accounts if account is not None} == {0}
 
 
+def test_what_a_dead_replica_delivered_of_what_ran_is_charged_once() -> None:
+    one, other = book(Limits(None, 60_000)), book(Limits(None, 60_000))
+    other.heard("one", [], 0.0)
+    assert asks(one, "t:a", 1000)
+    mine, theirs = one.account("t:a", 0.0), other.account("t:a", 0.0)
+    assert mine is not None
+    assert theirs is not None
+    one.deliver((mine,), 3000)
+    assert mine.levels(0.0)[1] == 59_000, "its own bucket is settled at the end"
+    other.heard("one", one.again(0.0), 0.0)
+    assert theirs.levels(0.0)[1] == 59_000
+    for _ in range(2):
+        other.gone("one", 0.0)
+        assert (theirs.running, theirs.levels(0.0)[1]) == (0, 57_000)
+    one.deliver((mine,), -3000)
+    one.end((mine,), 1000, 3500, 0.0)
+    other.heard("one", one.changed(0.0), 0.0)
+    assert theirs.levels(0.0)[1] == 56_500, "it was not dead: what it says counts"
+    assert mine.own.delivered == 0
+
+
 def test_an_end_that_nobody_heard_of_is_told_again() -> None:
     """With a limit on what runs alone, an account is as good as new when its last request ends."""
     one, other = book(Limits(None, None, 1)), book(Limits(None, None, 1))

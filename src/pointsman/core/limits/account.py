@@ -25,6 +25,8 @@ class Spent:
     reserved: float = 0.0
     """Tokens set aside for those that run."""
     running: int = 0
+    delivered: float = 0.0
+    """Tokens that those that run have come to already: what they cost at least, should it end now."""
 
     @property
     def whole(self) -> float:
@@ -75,6 +77,10 @@ class Account:
         if self.tokens is not None:
             self.tokens.take(tokens, now_ms)
 
+    def deliver(self, tokens: float) -> None:
+        """One that runs came to so many more tokens; less than 0: they are settled."""
+        self.own.delivered = max(0.0, self.own.delivered + tokens)
+
     def end(self, reserved: float, used: float, now_ms: float, *, counts: bool = True) -> None:
         """It ended and came to `used` tokens; not `counts`: as if it had never been asked."""
         own = self.own
@@ -124,8 +130,8 @@ class Account:
         """A replica is gone: its requests run no more, and nobody knows what they came to beyond what it said."""
         spent = self._heard.get(replica)
         if spent is not None and (spent.running or spent.reserved):
-            self._take(0.0, -spent.reserved, now_ms)
-            self._heard[replica] = Spent(spent.requests, spent.tokens)
+            self._take(0.0, spent.delivered - spent.reserved, now_ms)
+            self._heard[replica] = Spent(spent.requests, spent.tokens, spent.delivered, 0, spent.delivered)
 
     def _lower(self, levels: Levels, now_ms: float) -> None:
         for bucket, level in zip((self.requests, self.tokens), levels, strict=True):

@@ -117,6 +117,11 @@ class Book:
             if self.tells:
                 self._changed[account.subject] = account
 
+    def deliver(self, accounts: Iterable[Account], tokens: float) -> None:
+        """One that runs came to so many more tokens; less than 0: they are settled. Others hear of it with the rest."""
+        for account in accounts:
+            account.deliver(tokens)
+
     # ---- replicas
 
     def changed(self, now_ms: float) -> list[Row]:
@@ -168,4 +173,5 @@ class Book:
 
 def _row(account: Account, now_ms: float) -> Row:
     own = account.own
-    return Row(account.subject, Spent(own.requests, own.tokens, own.reserved, own.running), account.levels(now_ms))
+    spent = Spent(own.requests, own.tokens, own.reserved, own.running, own.delivered)
+    return Row(account.subject, spent, account.levels(now_ms))

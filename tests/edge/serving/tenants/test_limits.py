@@ -283,6 +283,31 @@ async def test_reload_puts_other_limits_in_force(fleet: Fleet) -> None:
     await fleet.until(lambda: all(each.running == 0 for each in frontend.tenancy.book))
 
 
+async def test_what_streams_came_to_is_told_while_they_run(fleet: Fleet) -> None:
+    """So that it is not lost with a front end that dies."""
+
+    async def two_then_nothing(incoming, responder) -> None:
+        responder.start(200, SSE)
+        responder.write(delta("one"))
+        responder.write(delta("two"))
+        await asyncio.Event().wait()
+
+    await fleet.engine("a", answer=two_then_nothing)
+    frontend = await open_with(fleet, "default: {tokens_per_minute: 1000000}")
+    frontend.tenancy.gate.changed = lambda: None
+    asking = asyncio.create_task(fleet.chat(headers=ACME))
+    await fleet.until(lambda: any(relay.events == 2 for _, relay in frontend.dispatcher.streams()))
+    for _ in range(2):
+        frontend.tenancy.look()
+        (record,) = frontend.decisions
+        assert account(fleet).own.delivered == record.request.prompt_tokens + 2
+    asking.cancel()
+    await fleet.until(lambda: account(fleet).running == 0)
+    assert account(fleet).own.delivered == 0
+    assert account(fleet).own.tokens == record.request.prompt_tokens + 2
+    nothing_held(fleet)
+
+
 def test_limits_of_keys_alone_are_in_force_too() -> None:
     file = load_text(keys_text().replace("{id: a2,", "{id: a2, limits: {concurrency: 1},"), "k.yaml", KeysFile)
     assert [key.limits is not None for key in file.keys] == [False, True, False]

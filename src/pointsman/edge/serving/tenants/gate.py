@@ -21,7 +21,7 @@ from pointsman.edge.serving.tenants.limit_headers import limit_headers
 from pointsman.edge.serving.tenants.principal import ANONYMOUS, Principal, model_subject
 from pointsman.edge.serving.tenants.refusals import NotLetInError, beyond_limit, no_key
 from pointsman.edge.serving.tenants.rules import Rules
-from pointsman.edge.serving.tenants.usage import delivered_tokens
+from pointsman.edge.serving.tenants.usage import delivered_so_far, delivered_tokens
 from pointsman.edge.wire.headers import Headers
 from pointsman.edge.wire.http1_request import IncomingRequest
 
@@ -34,13 +34,15 @@ _SEND_IT = "send it as `Authorization: Bearer KEY`"
 _log = logging.getLogger("pointsman.serving")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Grant:
     """A request that was let in; given back when it ends."""
 
     principal: Principal
     accounts: tuple[Account, ...]
     reserved_tokens: float
+    delivered_tokens: int = 0
+    """What other front ends are told of it while it runs."""
 
 
 class Gate:
@@ -69,6 +71,8 @@ class Gate:
         self._generation = -1
         self.changed: Callable[[], None] | None = None
         """Called when an account changed."""
+        self._shared: dict[Grant, Exchange] = {}
+        """What runs and others are told of."""
 
     def change(self, ring: KeyRing | None, rules: Rules) -> None:
         """Other keys and limits from now on; requests that were let in go on."""
@@ -166,7 +170,18 @@ class Gate:
         counts.requests.add(principal.name)
         if principal.key_id is not None:
             counts.keys.add(principal.key_id)
-        return Grant(principal, accounts, tokens)
+        grant = Grant(principal, accounts, tokens)
+        if tokens and self.changed is not None:
+            self._shared[grant] = exchange
+        return grant
+
+    def look(self) -> None:
+        """Now and then: note what those that run have come to, so that it is not lost with this front end."""
+        for grant, exchange in self._shared.items():
+            delivered = delivered_so_far(exchange)
+            if delivered > grant.delivered_tokens:
+                self._book.deliver(grant.accounts, delivered - grant.delivered_tokens)
+                grant.delivered_tokens = delivered
 
     def ended(self, grant: Grant, exchange: Exchange) -> None:
         """The request ended, in whatever way: it is charged what was delivered."""
@@ -174,6 +189,8 @@ class Gate:
         if used:
             self._counts.tokens.add(grant.principal.name, used)
         if grant.accounts:
+            if self._shared.pop(grant, None) is not None and grant.delivered_tokens:
+                self._book.deliver(grant.accounts, -grant.delivered_tokens)
             self._book.end(grant.accounts, grant.reserved_tokens, used, self._clock(), counts=exchange.sent)
             self._told_others()
 

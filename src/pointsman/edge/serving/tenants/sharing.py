@@ -32,15 +32,16 @@ class _WireRow(msgspec.Struct, array_like=True):
     running: int
     requests_left: float | None
     tokens_left: float | None
+    delivered: float = 0.0
 
     def row(self) -> Row | None:
         """None: numbers that no front end says."""
-        numbers = (self.requests, self.tokens, self.reserved, self.running)
+        numbers = (self.requests, self.tokens, self.reserved, self.running, self.delivered)
         left = (self.requests_left, self.tokens_left)
         sane = all(0 <= number < _MOST for number in numbers)
         if not sane or any(level is not None and not -_MOST < level < _MOST for level in left):
             return None
-        return Row(self.subject, Spent(self.requests, self.tokens, self.reserved, self.running), left)
+        return Row(self.subject, Spent(*numbers), left)
 
 
 _decoder = msgspec.msgpack.Decoder(list[_WireRow])
@@ -134,6 +135,7 @@ def _wire(row: Row) -> _WireRow:
         spent.running,
         requests_left,
         tokens_left,
+        spent.delivered,
     )
 
 

@@ -99,6 +99,7 @@ class Tenancy:
     def look(self) -> None:
         """Once a second: tell other replicas everything again."""
         if self.gate.active:
+            self.gate.look()
             self._sharing.look()
 
     async def reload(self, settings: TenancySettings) -> None:

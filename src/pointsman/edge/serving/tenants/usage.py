@@ -21,3 +21,9 @@ def delivered_tokens(exchange: Exchange) -> int:
     if exchange.status in ("finished", "cancelled") or record.events:
         return prompt_tokens + record.events
     return 0
+
+
+def delivered_so_far(exchange: Exchange) -> int:
+    """The same of a stream that goes on; 0 where nothing came yet."""
+    events = 0 if exchange.relay is None else exchange.relay.events
+    return exchange.request.prompt_tokens + events if events else 0
