@@ -85,7 +85,7 @@ async def cost_us(settings: TenancySettings, options: Options) -> float:
     request = Request("id", "m", 0.0, 100, tenant="t7", api="chat")
     ended = SimpleNamespace(usage=SimpleNamespace(prompt_tokens=100, completion_tokens=50), events=50)
     exchange = cast(
-        Exchange, SimpleNamespace(request=request, limit_headers=(), attempts=1, status="finished", record=ended)
+        Exchange, SimpleNamespace(request=request, limit_headers=(), sent=True, status="finished", record=ended)
     )
 
     def one() -> None:
