@@ -21,13 +21,21 @@ TTL_S = 10
 _AGAIN_S = 1.0
 _RELIST_S = 20.0
 """A watch that died in silence says nothing."""
+_KEEP_S = 60.0
+"""So long others are followed whose keys are gone: an etcd that was wiped or slow loses keys of ones that live on,
+and to try where nobody is costs next to nothing."""
 
 
 class EtcdReplicas:
-    """While etcd is away, those that are known stay known: whether they live they say themselves."""
+    """While etcd is away or forgets them, those that are known stay known: whether they live they say themselves."""
 
     def __init__(
-        self, places: EtcdPlaces, replica: ReplicaId, port: int | None = None, again_s: float = _AGAIN_S
+        self,
+        places: EtcdPlaces,
+        replica: ReplicaId,
+        port: int | None = None,
+        again_s: float = _AGAIN_S,
+        keep_s: float = _KEEP_S,
     ) -> None:
         """`port`: that was taken, where the place to advertise has none."""
         advertise = ReplicaPlace(places.advertise)
@@ -35,6 +43,9 @@ class EtcdReplicas:
         self._prefix = places.prefix.encode()
         self._replica = replica
         self._again_s = again_s
+        self._keep_s = keep_s
+        self._seen_s: dict[str, float] = {}
+        """Place → when it was there."""
         self._client = EtcdClient(places.access)
         self._trouble: str | None = None
 
@@ -77,9 +88,12 @@ class EtcdReplicas:
     async def _follow(self, found: Callable[[Collection[str]], None]) -> None:
         listing = await self._client.read(self._prefix, prefix=True)
         self._well()
-        found([place for entry in listing.entries if (place := _place(entry.value))])
+        now_s = time.monotonic()
+        self._seen_s |= {place: now_s for entry in listing.entries if (place := _place(entry.value))}
+        self._seen_s = {place: seen_s for place, seen_s in self._seen_s.items() if now_s - seen_s < self._keep_s}
+        found(list(self._seen_s))
         try:
-            async with asyncio.timeout(_RELIST_S):
+            async with asyncio.timeout(min(_RELIST_S, self._keep_s)):
                 async for changes in self._client.watch(self._prefix, listing.revision + 1, prefix=True):
                     if changes.events:
                         return  # list anew
