@@ -12,7 +12,9 @@ import trustme
 from aiohttp import web
 from aiohttp.client_reqrep import ConnectionKey
 
+from pointsman.core.model.errors import EngineError
 from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble, connect_reason, if_there
+from pointsman.edge.engines.timed_completion import CompletionClient
 from pointsman.edge.wire.trust import Trusts
 
 
@@ -40,6 +42,20 @@ async def test_the_key_goes_with_every_call_and_into_no_message(make_engine, ses
     assert trouble is Trouble.KEY_REFUSED
     assert "wrong" in message
     assert "open" not in message
+
+
+async def test_an_engine_that_says_which_key_it_refuses_does_not_bring_it_into_the_log(make_engine, session):
+    """What canaries and calibration show of such an answer."""
+    engine = await make_engine(
+        {"/v1/completions": lambda _: web.Response(status=401, text="Incorrect API key provided: open-sesame")}
+    )
+    answer = await EngineHttp(session, engine.url, api_key="open-sesame").post_stream(
+        "/v1/completions", {}, lambda data: None, limit_s=10
+    )
+    assert (answer.status, answer.start) == (401, b"Incorrect API key provided: ***********")
+    asker = CompletionClient(session, engine.url, "m", api_key="open-sesame")
+    with pytest.raises(EngineError, match=r"provided: \*{11}$"):
+        await asker.ask("hello", 1)
 
 
 async def test_without_a_key_the_message_says_what_to_give(make_engine, session):

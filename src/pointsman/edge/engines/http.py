@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from pointsman.core.model.errors import EngineError
+from pointsman.edge.wire.masked import forms_of, masked
 from pointsman.edge.wire.shortage import is_own_shortage
 from pointsman.edge.wire.trust import WANTS_A_CERTIFICATE, Trust, certificate_reason, tls_reason
 
@@ -108,6 +109,7 @@ class EngineHttp:
         self.url = url.rstrip("/")
         self._session = session
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._hidden = () if api_key is None else forms_of(api_key.encode())
         self._is_name = not _is_address(self.url)
         self._trust = trust
         self.timeout_s = timeout_s
@@ -164,7 +166,8 @@ class EngineHttp:
                 began = True
                 if response.status != 200:
                     start = await response.content.read(MAX_ERROR_BYTES)
-                    return StreamAnswer(response.status, response.content_type, start)
+                    # Some say which key they refuse, and this comes into the log and the status.
+                    return StreamAnswer(response.status, response.content_type, masked(start, self._hidden))
                 read = 0
                 async for chunk in response.content.iter_any():
                     read += len(chunk)

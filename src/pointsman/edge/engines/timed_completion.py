@@ -12,6 +12,7 @@ import msgspec
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.engines.http import connect_reason
+from pointsman.edge.wire.masked import forms_of, masked
 from pointsman.edge.wire.sse import StreamScanner
 
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
@@ -51,6 +52,7 @@ class CompletionClient:
         self.model = model
         self._session = session
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._hidden = () if api_key is None else forms_of(api_key.encode())
         self._timeout_s = timeout_s
         self._path = _COMPLETIONS
         self._extra: dict[str, object] = {"ignore_eos": True}
@@ -88,7 +90,7 @@ class CompletionClient:
                     )
                 if answer.status == 200:
                     return await self._read(answer, sent_s, on_first)
-                text = (await answer.content.read(_MOST_ERROR_BYTES)).decode("utf-8", "replace")
+                text = masked(await answer.content.read(_MOST_ERROR_BYTES), self._hidden).decode("utf-8", "replace")
             if not self._simpler(answer.status):
                 raise EngineError(f"POST {self.url}{self._path} answered {answer.status}: {text.strip()}")
 

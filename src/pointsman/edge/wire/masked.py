@@ -22,6 +22,14 @@ def forms_of(secret: bytes) -> tuple[bytes, ...]:
     return (secret,) if escaped == secret else (secret, escaped)
 
 
+def masked(data: bytes, forms: tuple[bytes, ...]) -> bytes:
+    """With stars in the place of a secret, as many as it has bytes."""
+    for form in forms:
+        if form in data:
+            data = data.replace(form, b"*" * len(form))
+    return data
+
+
 class MaskedSink:
     """Puts stars in the place of a secret, as many as it has bytes, so that lengths hold; fields with it are dropped.
 
@@ -54,7 +62,7 @@ class MaskedSink:
 
     def on_data(self, data: bytes) -> None:
         """Masked, and without what may be its beginning."""
-        data = self._masked(self._kept + data if self._kept else data)
+        data = masked(self._kept + data if self._kept else data, self._forms)
         cut = len(data) - self._beginning(data)
         self._kept = data[cut:]
         if cut:
@@ -73,12 +81,6 @@ class MaskedSink:
 
     def _concerns(self, data: bytes) -> bool:
         return any(form in data for form in self._forms) or self._beginning(data) > 0
-
-    def _masked(self, data: bytes) -> bytes:
-        for form in self._forms:
-            if form in data:
-                data = data.replace(form, b"*" * len(form))
-        return data
 
     def _beginning(self, data: bytes) -> int:
         """Bytes at the end that a form may begin with."""
