@@ -264,8 +264,15 @@ class ServerConnection(asyncio.Protocol):
         self._expects_continue = True
         self._loop.call_soon(self._continue)
 
+    def has_room(self, size: int) -> bool:
+        """Reader: whether a body of so many bytes could be held now."""
+        if not self._server.take_body_bytes(size):
+            return False
+        self._server.take_body_bytes(-size)
+        return True
+
     def body_coming(self, size: int) -> bool:
-        """Reader: so many bytes of a body will be held."""
+        """Reader: so many bytes of a body came and will be held."""
         if not self._server.take_body_bytes(size):
             return False
         self._bodies_bytes += size

@@ -30,8 +30,11 @@ class RequestOwner(Protocol):
     def continue_expected(self) -> None:
         """The client waits for `100 Continue` before it sends the body."""
 
+    def has_room(self, size: int) -> bool:
+        """Whether a body of so many bytes could be held now."""
+
     def body_coming(self, size: int) -> bool:
-        """So many bytes of a body will be held; False: the server holds too many already."""
+        """So many bytes of a body came and will be held; False: the server holds too many already."""
 
     def request_read(self, request: IncomingRequest, *, http10: bool, keep_alive: bool) -> None:
         """A request is complete."""
@@ -253,7 +256,7 @@ class RequestReader:
             refusal = self._owner.refusal_of(tuple(self._headers))
             if refusal is not None:
                 raise self._stop(_Refused(*refusal))
-        if length and not self._owner.body_coming(length):
+        if length and not self._owner.has_room(length):
             raise self._stop(self._no_room())
         if b"expect" in checked:
             self._check_expectation(checked[b"expect"], version)
@@ -280,10 +283,11 @@ class RequestReader:
         if self._chunked:
             if self.body_bytes > self._limits.max_body_bytes:
                 raise self._stop(self._body_too_large(self.body_bytes))
-            if not self._owner.body_coming(size):
-                raise self._stop(self._no_room())
         else:
             self.body_left -= size
+        # As it comes: who announces much and sends nothing must not take the room of the others.
+        if not self._owner.body_coming(size):
+            raise self._stop(self._no_room())
 
     def on_message_complete(self) -> None:
         """Parser: the request is complete."""
