@@ -194,6 +194,7 @@ class Elsewhere:
             exchange.migrations += 1
         exchange.progress = migration.progress()
         self._left(exchange, failed)
+        migration.choose()
         exchange.rest = None
         if migration.mechanism is Mechanism.TOKEN_IDS:
             exchange.rest = _rest(exchange, migration.prompt_tokens or 0, migration.tokens)

@@ -118,6 +118,23 @@ async def test_what_cannot_be_read_is_never_said_twice(fleet: Fleet, odd: bytes)
     assert b"could not be read" in body
 
 
+async def test_a_stream_that_breaks_in_the_end_is_counted_where_it_began_to_move(fleet: Fleet) -> None:
+    async def answer(incoming, responder) -> None:
+        responder.start(200, SSE)
+        responder.write(told("one"))
+        if sum(len(engine.requests) for engine in fleet.engines) > 1:
+            responder.write(told(" two") + b'data: {"choices":[{"index":0,"delta":{"content":7}}]}\n\n')
+        await asyncio.sleep(0.02)
+        responder.abort()
+
+    for name in "ab":
+        await fleet.engine(name, answer=answer)
+    frontend = await fleet.open(heartbeat_s=60.0)
+    assert b"could not be read" in (await fleet.chat(**GREEDY)).body
+    assert frontend.traffic.migrations == {("replay", "begun"): 1, ("replay", "broken"): 1}
+    fleet.at_rest()
+
+
 async def test_a_slow_client_holds_up_the_next_engine_too(fleet: Fleet) -> None:
     blocks = 300
     written: list[int] = []

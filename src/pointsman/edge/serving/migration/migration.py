@@ -145,8 +145,18 @@ class Migration:
         return self._transcript.said.events
 
     def refusal(self) -> str | None:
-        """Chooses the mechanism. Returns why there is none; None: it can go on."""
-        self.mechanism, self._kept = Mechanism.NONE, None
+        """Why it can't go on; None: it can."""
+        found = self._possible()
+        return None if isinstance(found, Mechanism) else found
+
+    def choose(self) -> None:
+        """It goes on, by what is possible now."""
+        found = self._possible()
+        self.mechanism = found if isinstance(found, Mechanism) else Mechanism.NONE
+        self._kept = len(self._transcript.said.ids) if found is Mechanism.TOKEN_IDS else None
+
+    def _possible(self) -> Mechanism | str:
+        """By which mechanism, or why by none."""
         if self._transcript.too_long:
             return "more was sent than is kept to go on with it"
         said = self._transcript.said
@@ -155,18 +165,13 @@ class Migration:
         fields = self._decoded()
         able = abilities(fields)
         if not said.anything:
-            self.mechanism = Mechanism.REPLAY
-            return None
+            return Mechanism.REPLAY
         against_ids = able.token_ids or self._against_token_ids(said, fields)
         if against_ids is None:
-            self.mechanism, self._kept = Mechanism.TOKEN_IDS, len(said.ids)
-        elif able.replay is None:
-            self.mechanism = Mechanism.REPLAY
-        elif able.replay == against_ids:
-            return against_ids
-        else:
-            return f"{against_ids}, and {able.replay}"
-        return None
+            return Mechanism.TOKEN_IDS
+        if able.replay is None:
+            return Mechanism.REPLAY
+        return against_ids if able.replay == against_ids else f"{against_ids}, and {able.replay}"
 
     async def next(self, link: EngineLink, pool: UpstreamPool) -> Asked:
         """What the next engine is asked. Raises NoSeamError, EngineAskError or UpstreamConnectError."""
