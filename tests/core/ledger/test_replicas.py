@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
@@ -257,6 +258,23 @@ class TestNews:
         ledger.apply(ev.Dispatched("r", A, 0))
         ledger.apply(ev.WorkerLeft(A, 1, "test"))
         assert ledger.news(1).shares == {A: WorkerShare()}
+
+    @pytest.mark.parametrize("comes_back", [True, False])
+    def test_what_was_at_a_worker_that_is_gone_is_free_at_once_for_others(
+        self, make_ledger, make_request, comes_back
+    ) -> None:
+        """Not only when our request, which may hang, has ended."""
+        theirs, ours, woken = make_ledger("a"), make_ledger("a"), []
+        theirs.tell_others(lambda: woken.append(1))
+        theirs.apply(ev.Admitted(make_request("r"), 0))
+        theirs.apply(ev.Dispatched("r", A, 0))
+        ours.apply(ev.ReplicaTold("r1", 0.0, theirs.news(0)))
+        assert column(ours, make_request(), Column.RUNNING) == [1]
+        joined = ev.WorkerJoined(WorkerSpec(A, "http://a", "vllm", ("m",)), 1)
+        theirs.apply(joined if comes_back else ev.WorkerLeft(A, 1, "test"))
+        assert woken == [1, 1]
+        ours.apply(ev.ReplicaTold("r1", 1.0, theirs.news(1)))
+        assert column(ours, make_request(), Column.RUNNING) == [0]
 
     def test_text_is_not_told_where_everybody_hears_the_worker_itself(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a", block_size_tokens=16, kv_capacity_tokens=1600)

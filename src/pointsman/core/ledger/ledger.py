@@ -87,11 +87,11 @@ class Ledger:
         self._ratios: dict[str, TokenRatio] = {}
         self._arrivals: dict[str, Arrivals] = {}
         handlers: dict[type[Any], Callable[[Any], None]] = {
-            ev.WorkerJoined: self._fleet.joined,
+            ev.WorkerJoined: self._worker_joined,
             ev.WorkerChanged: self._fleet.changed,
             ev.WorkerDraining: self._fleet.draining,
             ev.WorkerResumed: self._fleet.resumed,
-            ev.WorkerLeft: self._fleet.left,
+            ev.WorkerLeft: self._worker_left,
             ev.HealthRead: self._fleet.health_read,
             ev.StreamsRead: self._fleet.health.streams_read,
             ev.CanarySent: self._fleet.health.canary_sent,
@@ -284,6 +284,21 @@ class Ledger:
             bytes_per_token={model: ratio.bytes_per_token for model, ratio in self._ratios.items()},
             others=self._fleet.replicas.requests(),
         )
+
+    # ---- workers
+
+    def _worker_joined(self, event: ev.WorkerJoined) -> None:
+        self._fleet.joined(event)
+        self._told_anew(event.spec.id)
+
+    def _worker_left(self, event: ev.WorkerLeft) -> None:
+        self._fleet.left(event)
+        self._told_anew(event.worker)
+
+    def _told_anew(self, worker: WorkerId) -> None:
+        """Requests of ours that were there count no more: others are not to wait for them to end."""
+        if self._outbox is not None:
+            self._outbox.changed(worker)
 
     # ---- requests
 
