@@ -178,8 +178,7 @@ class Drains:
             drain.phase = Phase.FINISHING
         if drain.phase is Phase.FINISHING and now_ms >= drain.migrates_ms:
             drain.phase, drain.cuts_ms = Phase.MIGRATING, now_ms + 1000 * self.cut_after_s
-            moved = self._each(drain, self._movers.migrate_from)
-            self.requests["migrated"] += moved
+            moved = self._migrate(drain)
             _log.warning(
                 "%s: drains (%s): the grace is over with %d requests there; %d go on elsewhere, the rest has %g s",
                 drain.engine,
@@ -193,9 +192,17 @@ class Drains:
             cut = self._each(drain, self._movers.cut)
             self.requests["cut"] += cut
             _log.warning("%s: drains (%s): %d requests could not move and were cut", drain.engine, drain.reason, cut)
+        elif drain.phase is Phase.MIGRATING and (moved := self._migrate(drain)):
+            _log.info("%s: drains (%s): %d more requests go on elsewhere", drain.engine, drain.reason, moved)
         elif now_ms >= drain.said_ms + SAID_EVERY_MS:
             drain.said_ms = now_ms
             _log.info("%s: drains (%s): %d requests are still there", drain.engine, drain.reason, left)
+
+    def _migrate(self, drain: Drain) -> int:
+        """Asked again at each look: another engine may be usable by now."""
+        moved = self._each(drain, self._movers.migrate_from)
+        self.requests["migrated"] += moved
+        return moved
 
     def _each(self, drain: Drain, act: Callable[[WorkerId, str], int]) -> int:
         workers = [worker for worker, count in self._ledger.at_engine(drain.engine).items() if count]
