@@ -13,7 +13,7 @@ class ReplicaPlace(str):
 
     __slots__ = ()
 
-    expected: ClassVar[str] = "an address with a port, such as tcp://10.0.0.1:8082"
+    expected: ClassVar[str] = "an address with a port, such as tcp://10.0.0.1:8090"
 
     @classmethod
     def parse(cls, value: object) -> ReplicaPlace:
