@@ -135,3 +135,23 @@ async def test_one_that_replaces_another_waits_for_its_place(fleet: Fleet) -> No
     finally:
         await new.close()
         await other.close()
+
+
+async def test_a_place_that_a_stranger_has_is_said_in_status(fleet: Fleet) -> None:
+    """Not when it is of the front end that this one replaces."""
+    await fleet.engine("a")
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        one = await fleet.open(replicas=of(port, free_port(), patient=True))
+        report = one.status().replicas
+        assert report is not None
+        assert report.trouble is not None
+        assert f"tcp://127.0.0.1:{port} is taken by something else" in report.trouble
+    await fleet.until(lambda: one.replication.trouble is None, 20.0)
+    other = Frontend(replace(one._settings, replicas=of(port, port, patient=True), port=0, admin_port=0))
+    await other.start()
+    try:
+        await fleet.until(lambda: bool(other.replication.statuses()), 20.0)
+        assert other.replication.trouble is None
+    finally:
+        await other.close()
