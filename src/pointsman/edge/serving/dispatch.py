@@ -165,6 +165,9 @@ class Dispatcher:
                 if free is None:
                     return
                 excluded = free
+            elif exchange.cut is not None:
+                self.elsewhere.cut(exchange, exchange.cut)
+                return
             try:
                 decision = self._decider.decide(exchange, excluded)
             except PolicyError as error:

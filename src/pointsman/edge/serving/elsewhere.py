@@ -31,7 +31,8 @@ LOOK_EVERY_S = 0.1
 """For a worker that can go on with a stream."""
 AT_ONCE = 100
 """Streams that look so often while they wait; more of them look less often, since each look makes a view."""
-MOST_APART_S = 2.0
+MOST_APART_S = 0.8
+"""Less than a front end that stops gives its clients to hear of it."""
 BACK_AFTER_S = 0.5
 """A worker that failed a stream may go on with it when it can be used again and nobody else could for so long."""
 
@@ -90,6 +91,10 @@ class Elsewhere:
             self._endings.rejected(exchange, decision)
         else:
             self._give_up(exchange, failed, NoRetry.NOBODY, reasons(decision.view), told=True)
+
+    def cut(self, exchange: Exchange, reason: str) -> None:
+        """It has to end before another worker is asked."""
+        self._endings.failed(exchange, 503, reason, retry_after_s=1.0, code="stopping")
 
     def undecided(self, exchange: Exchange, failed: FailedAttempt | None, error: PolicyError) -> None:
         """The policy itself failed."""

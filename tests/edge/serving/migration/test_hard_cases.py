@@ -18,6 +18,7 @@ from pointsman.edge.serving.migration.ask import EngineAskError
 from pointsman.edge.serving.migration.sse_events import write_event
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.serving.timeouts import Timeouts
+from pointsman.edge.wire.http1_client import UpstreamConnectError
 from support.scripted_fleet import DONE, JSON, SSE, Fleet
 from support.sim_fleet import SimFleet
 from support.told_streams import hear
@@ -63,7 +64,7 @@ async def test_the_total_time_is_over_for_who_waits_for_a_worker_too(fleet: Flee
         responder.write(told("one"))
         await asyncio.sleep(0.02)
         responder.abort()
-        frontend.emit(WorkerDraining(worker, 0.0))
+        frontend.emit(WorkerDraining(worker, 0.0, "test"))
 
     await fleet.engine("a", answer=answer)
     frontend = await fleet.open(heartbeat_s=60.0, timeouts=replace(GENEROUS, total_s=0.5))
@@ -132,6 +133,46 @@ async def test_a_stream_that_breaks_in_the_end_is_counted_where_it_began_to_move
     frontend = await fleet.open(heartbeat_s=60.0)
     assert b"could not be read" in (await fleet.chat(**GREEDY)).body
     assert frontend.traffic.migrations == {("replay", "begun"): 1, ("replay", "broken"): 1}
+    fleet.at_rest()
+
+
+async def test_a_client_may_leave_while_its_stream_waits_for_a_worker(fleet: Fleet) -> None:
+    async def answer(incoming, responder) -> None:
+        responder.start(200, SSE)
+        responder.write(told("one"))
+        await asyncio.sleep(0.02)
+        frontend.emit(WorkerDraining(worker, 0.0, "test"))
+        responder.abort()
+
+    await fleet.engine("a", answer=answer)
+    frontend = await fleet.open(heartbeat_s=60.0)
+    [worker] = [worker.id for worker in frontend.ledger.snapshot().workers]
+    asking = asyncio.create_task(fleet.chat(**GREEDY))
+    await fleet.until(lambda: bool(frontend.traffic.migrations["replay", "begun"]))
+    asking.cancel()
+    await fleet.until(lambda: not frontend.dispatcher._running)
+    assert frontend.ledger.snapshot().totals.cancelled == 1
+    assert frontend.dispatcher.elsewhere._waiting == 0
+    fleet.at_rest()
+
+
+async def test_what_is_cut_while_it_connects_asks_nobody_else(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = [await fleet.engine(name) for name in "ab"]
+    frontend = await fleet.open(heartbeat_s=60.0)
+    tried = 0
+
+    async def connect(origin, **_):
+        nonlocal tried
+        tried += 1
+        assert frontend.dispatcher.cut_all("the front end is stopping") == 1
+        raise UpstreamConnectError("no answer")
+
+    monkeypatch.setattr(frontend.dispatcher._pool, "idle_connection", lambda origin: None)
+    monkeypatch.setattr(frontend.dispatcher._pool, "connect", connect)
+    answer = await fleet.chat()
+    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "stopping")
+    assert tried == 1
+    assert not any(engine.requests for engine in engines)
     fleet.at_rest()
 
 
