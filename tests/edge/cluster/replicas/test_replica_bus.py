@@ -211,6 +211,27 @@ class TestMessages:
 
         run_virtually(work())
 
+    def test_one_that_is_heard_and_does_not_hear_us(self, caplog) -> None:
+        """We are not among its peers: whoever configured it has to be told."""
+
+        async def work() -> None:
+            network = ReplicaNetwork(random.Random(1))
+            one, end = await started(network)
+            await started(network)
+            await asyncio.sleep(2.0)
+            assert one.deaf is None
+            for number in range(1, 60):
+                end.take(frames_of(Message(replica="r", name="tcp://h:1", sequence=number, parts=[])))
+                await asyncio.sleep(0.2)
+            assert one.deaf is not None
+            assert one.deaf.startswith("tcp://h:1 never answered")
+            await asyncio.sleep(5.0)
+            assert one.deaf is None
+
+        with caplog.at_level(logging.WARNING, "pointsman.cluster"):
+            run_virtually(work())
+        assert caplog.text.count("never answered") == 1
+
     def test_a_subscriber_that_can_not_use_what_came_does_not_hurt_others(self, caplog) -> None:
         async def work() -> None:
             bus, end = await started(ReplicaNetwork(random.Random(1)))

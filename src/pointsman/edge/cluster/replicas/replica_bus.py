@@ -25,6 +25,8 @@ MOST_WAITING_BYTES = 4 * 2**20
 """What waits to be sent, for a few milliseconds; beyond it is dropped, and the others ask for everything."""
 MOST_PEERS = 1_024
 _REFUSED_LATELY_MS = 30_000
+_DEAF_MS = 5_000
+"""Who is heard for so long and never answered does not hear us."""
 
 Received = Callable[[list[bytes]], None]
 
@@ -132,6 +134,17 @@ class ReplicaBus:
         if self._refused is None or self._now_ms() - self._refused[0] > _REFUSED_LATELY_MS:
             return None
         return self._refused[1]
+
+    @property
+    def deaf(self) -> str | None:
+        """Who is heard and does not hear us, and why that may be."""
+        now_ms = self._now_ms()
+        names = [peer.name for peer in self._peers.values() if not peer.wholes and now_ms - peer.since_ms > _DEAF_MS]
+        if not names:
+            return None
+        return (
+            f"{', '.join(names)} never answered: is the place of this front end ({self.name}) among its replicas.peers?"
+        )
 
     # ---- sending
 
@@ -254,6 +267,8 @@ class ReplicaBus:
             silent_ms = now_ms - peer.heard_ms
             if silent_ms > 1000 * self._timing.lost_after_s:
                 self._lose(peer.replica, f"not heard for {silent_ms / 1000:.1f} s")
+        if (deaf := self.deaf) is not None:
+            self._say_once("deaf", f"replicas: {deaf}", "pointsman_replicas")
 
     def _lose(self, replica: ReplicaId, why: str) -> None:
         peer = self._peers.pop(replica, None)
@@ -264,8 +279,8 @@ class ReplicaBus:
         for subscriber in self._topics.values():
             subscriber.gone(replica)
 
-    def _say_once(self, kind: str, line: str) -> None:
-        """Of each kind the first; all are counted in pointsman_replica_messages_total."""
+    def _say_once(self, kind: str, line: str, metric: str = "pointsman_replica_messages_total") -> None:
+        """Of each kind the first; the metric counts all."""
         if kind not in self._said:
             self._said.add(kind)
-            _log.warning("%s (said once; counted in pointsman_replica_messages_total)", line)
+            _log.warning("%s (said once; counted in %s)", line, metric)

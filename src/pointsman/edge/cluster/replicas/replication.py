@@ -126,6 +126,7 @@ class Replication:
             self._taken(),
             None if self._zmq is None else self._zmq.refused_lately,
             None if self._replicas is None else self._replicas.refused_lately,
+            None if self._replicas is None else self._replicas.deaf,
         ]
         return "; ".join(filter(None, found)) or None
 
