@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +25,9 @@ from support.virtual.network import HOST
 
 ENGINE, FRONT, PORT = "10.0.0.1", "10.0.1.1", 8000
 ROUTE = b"/v1/completions"
+
+
+KNOWN = {b"/v1/models": b'{"data": [{"id": "m", "max_model_len": 999}]}', b"/version": b'{"version": "0.32.0"}'}
 
 
 class RawEngine(asyncio.Protocol):
@@ -51,7 +56,7 @@ class RawEngine(asyncio.Protocol):
         self._text = b""
         request = requests[0]
         if request.method == b"GET":
-            self._say(b'{"data": [{"id": "m"}]}' if request.target == b"/v1/models" else b"{}")
+            self._say(KNOWN.get(request.target, b"{}"))
             return
         if not any(name == b"x-request-id" for name, _ in request.fields):
             self._say(b"{}", b"404 Not Found")  # a probe
@@ -83,16 +88,16 @@ def mark_of(body: bytes) -> bytes:
     return found[0] if found else b"none"
 
 
-def played(reads: list[bytes], answers: list[bytes] = ()) -> tuple[bytes, list[bytes], list[bytes], list[str]]:  # type: ignore[assignment]
+def played(reads: list[bytes], answers: Sequence[bytes] = ()) -> tuple[bytes, list[bytes], list[bytes], list[str]]:
     """What a client hears that sends these pieces, what the engine kept, what it found wrong, what is still counted."""
 
     async def main(loop: VirtualLoop) -> Any:
         network = loop.network
         kept: list[bytes] = []
         wrong: list[bytes] = []
-        kind = type("Engine", (RawEngine,), {"kept": kept, "wrong": wrong, "answers": list(answers)})
+        engine = type("Engine", (RawEngine,), {"kept": kept, "wrong": wrong, "answers": list(answers)})
         token = HOST.set(ENGINE)
-        await loop.create_server(kind, ENGINE, PORT)
+        await loop.create_server(engine, ENGINE, PORT)
         HOST.reset(token)
         source = WorkerSource("e", f"http://{ENGINE}:{PORT}", kind="openai", models=("m",))
         front = FrontendSettings(sources=(source,), host=FRONT, port=80, admin_host=FRONT, admin_port=81, seed=1)
@@ -131,9 +136,9 @@ def answers_of(heard: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def request(mark: str, *, chunked: bool = False, more: bytes = b"") -> bytes:
+def request(mark: str, *, chunked: bool = False, more: bytes = b"", **fields: Any) -> bytes:
     """A good request whose body has a mark."""
-    body = json.dumps({"model": "m", "prompt": mark}).encode()
+    body = json.dumps({"model": "m", "prompt": mark} | fields).encode()
     head = b"POST %b HTTP/1.1\r\nHost: h\r\n%b" % (ROUTE, more)
     if not chunked:
         return head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
@@ -230,3 +235,67 @@ def test_no_damaged_answer_reaches_another_request(data) -> None:
         pytest.fail(f"what the client hears is no HTTP: {heard!r}")
     marks = [mark_of(body) for status, body in answers if status == 200 and b"mark" in body]
     assert marks == [mark for mark in (b"mark-2", b"mark-3") if mark in marks], "an answer is not its request's"
+
+
+EVENTS = st.one_of(
+    st.sampled_from(
+        [
+            b'data: {"id":"a","object":"text_completion","choices":[{"index":0,"text":"x","finish_reason":null}]}\n\n',
+            b'data: {"id":"a","choices":[{"index":0,"text":"","finish_reason":"stop"}]}\r\n\r\n',
+            b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n',
+            b'data: {"choices":[{"index":7,"text":5}]}\n\n',
+            b'data: {"choices":null}\n\n',
+            b'data: {"choices":[{"index":0,"text":"x","prompt_token_ids":[1,2],"token_ids":[3]}]}\n\n',
+            b'data: {"choices":[{"index":0,"text":"x","token_ids":[3, -1, 99999999999999999999]}]}\n\n',
+            b'data: {"choices":[{"index":0,"text":"x","token_ids":null}],"token_ids":[[[}\n\n',
+            b'data: {"choices":[{"index":0,"text":"\\"token_ids\\":[5]","token_ids":{"a":1}}]}\n\n',
+            b"data: [1,2]\n\n",
+            b'data: {"choices":[{"index":0,"text":"\\ud800"}]}\n\n',
+            b'data: {"error":{"message":"m"}}\n\n',
+            b"data: [DONE]\n\n",
+            b": ping\n\n",
+            b"event: error\ndata: x\n\n",
+            b"data: " + b"[" * 2000 + b"\n\n",
+            b"\n\n",
+            b"data:",
+        ]
+    ),
+    st.binary(max_size=8),
+)
+
+
+class Errors(logging.Handler):
+    """Counts what the front end calls an error of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(EVENTS, max_size=8),
+    st.lists(st.integers(1, 300), max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_stream_of_anything_crashes_nothing_and_leaves_the_next_answer_alone(events, cuts, asks_usage, ends) -> None:
+    text = b"".join(events)
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    chunks = b"".join(b"%x\r\n%b\r\n" % (b - a, text[a:b]) for a, b in pairwise(places))
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer = head + chunks + (b"0\r\n\r\n" if ends else b"")
+    more = {"stream_options": {"include_usage": True}} if asks_usage else {}
+    errors = Errors()
+    logging.getLogger("pointsman").addHandler(errors)
+    try:
+        heard, _, wrong, left = played([request("mark-1", stream=True, **more), request("mark-2")], [answer])
+    finally:
+        logging.getLogger("pointsman").removeHandler(errors)
+    assert (wrong, left, errors.said) == ([], [], [])
+    first, *rest = answers_of(heard)
+    assert first[0] in (200, 502)
+    assert [mark_of(body) for _, body in rest] == [b"mark-2"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from pointsman.edge.wire.sse import event_data
 
 _EVENT_END = re.compile(rb"\n\r?\n")
 DONE = b"data: [DONE]\n\n"
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
+"""What no engine has for one makes an event unreadable, and the stream one that can't go on exactly."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -47,8 +50,8 @@ class Choice(msgspec.Struct, gc=False):
     delta: Delta | None = None
     logprobs: msgspec.Raw = msgspec.Raw(b"null")
     finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
 
 
 class Head(msgspec.Struct, gc=False):
@@ -63,7 +66,7 @@ class Event(msgspec.Struct, gc=False):
     """One event of a chat's or a completion's stream, without its head."""
 
     choices: list[Choice] | None = None
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: list[TokenId] | None = None
 
 
 class ErrorDetails(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pointsman.edge.serving.migration.said import Said
-from pointsman.edge.serving.migration.sse_events import read_events, read_head
+from pointsman.edge.serving.migration.sse_events import TokenId, read_events, read_head
 
 RAW_BYTES = 32 * 1024
 """Kept as they came up to this; then they are read, which leaves about a fiftieth of it."""
@@ -40,7 +40,10 @@ class Transcript:
         self._read()
         said = self._said
         if said.prompt_ids is None and self.prompt is not None:
-            said.prompt_ids = msgspec.json.decode(self.prompt, type=list[int])
+            try:
+                said.prompt_ids = msgspec.json.decode(self.prompt, type=list[TokenId])
+            except (msgspec.MsgspecError, RecursionError):
+                said.unreadable = True
         return said
 
     def _read(self) -> None:
