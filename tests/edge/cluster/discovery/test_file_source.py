@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -211,4 +212,18 @@ async def test_touched_only(place: Place) -> None:
     await place.look(3)
     place.path.write_text("# a comment\n" + urls(1))
     await place.look(3)
+    assert place.offers == [["h:1"]]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+async def test_what_is_no_ordinary_file_is_not_opened(place: Place, make: Callable[[Path], None]) -> None:
+    """Reading a pipe would hold up the process, even its end."""
+    place.path.write_text(urls(1))
+    await place.look(1)
+    place.path.unlink()
+    make(place.path)
+    async with asyncio.timeout(60):
+        await place.look()
+    assert place.state is DiscoveryState.LOST
+    assert place.discovery.status.reason.endswith("is no ordinary file")
     assert place.offers == [["h:1"]]

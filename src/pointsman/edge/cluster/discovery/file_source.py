@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,8 @@ class FileDiscovery:
         """None: nothing changed since the last look, which needed no second one."""
         self._looks += 1
         found = self._path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would never end
+            raise ConfigError(f"{self._path}: is no ordinary file")
         signature = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         if signature == self._signature and self._looks % _FULL_READ_LOOKS:
             return None
