@@ -104,7 +104,7 @@ async def test_front_ends_are_replaced_while_etcd_is_away(site: Site, call: Call
     await etcd.stop()
     front_ends.process.send_signal(signal.SIGHUP)
     replaced = asyncio.create_task(asyncio.to_thread(front_ends.line, "all front ends are replaced"))
-    statuses = []
+    statuses: list[int] = []
     while not replaced.done() or len(statuses) < 20:
         statuses.append((await asyncio.to_thread(complete, url, 1))[0])
     await replaced
