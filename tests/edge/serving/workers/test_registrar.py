@@ -423,6 +423,16 @@ async def test_said_again_nothing_is_offered_anew(alone: FrontEnd, monkeypatch: 
     assert offers == ["api"]
 
 
+async def test_names_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not written down would not reach the others, so it is refused."""
+    monkeypatch.setattr("pointsman.edge.cluster.discovery.registrations.MOST", 1)
+    a, b, _ = await three(world)
+    await a.registrar.post(body())
+    with pytest.raises(TakenError, match="too many names"):
+        await a.registrar.post(body("y", 2))
+    assert [await end.names() for end in (a, b)] == [["x"], ["x"]]
+
+
 async def test_what_another_one_can_not_use(world: World, caplog: pytest.LogCaptureFixture) -> None:
     a = world.front_end("a")
     b = world.front_end("b", read=RecordReader())

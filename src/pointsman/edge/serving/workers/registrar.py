@@ -127,7 +127,8 @@ class Registrar:
             body.decode(),
             None if record.ttl is None else record.ttl.s,
         )
-        self._book.merge(registration, self._now_ms())
+        if not self._book.merge(registration, self._now_ms()):
+            raise TakenError("too many names were registered within an hour; let engines keep theirs when they restart")
         self._register(source)
         await self._membership.settled()
         trouble = self._membership.unwatched(source.name)
