@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import tracemalloc
 
 import pytest
@@ -360,3 +361,26 @@ async def test_bodies_that_are_announced_and_not_sent_take_nobodys_room(wire):
     while server.connections > 1:
         await asyncio.sleep(0.002)
     assert server.bodies_bytes == 0
+
+
+async def test_everybody_in_a_burst_is_told_that_there_are_too_many(wire):
+    """More than get time to read their answer."""
+    server = await wire.serve(answer_ok, max_connections=1)
+    first = await wire.client(server.port)
+    first.send(GET)
+    assert (await first.response()).status == 200
+    crowd: list[socket.socket] = []
+
+    def ask() -> list[bytes]:
+        for _ in range(300):
+            crowd.append(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            crowd[-1].sendall(GET)
+        return [client.recv(12) for client in crowd]
+
+    answers = await asyncio.to_thread(ask)
+    assert answers == [b"HTTP/1.1 503"] * 300
+    assert server.turned_away == {"connections": 300}
+    for client in crowd:
+        client.close()
+    while server.connections > 1 or server._turned_away:
+        await asyncio.sleep(0.002)

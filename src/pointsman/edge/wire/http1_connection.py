@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -50,6 +52,9 @@ class ConnectionOwner(Protocol):
 
     def opened(self, connection: ServerConnection, descriptor: int) -> str | None:
         """Count it in, or say why it can't be served."""
+
+    def may_linger(self) -> bool:
+        """Whether one that is turned away gets time to read its answer."""
 
     def closed(self, connection: ServerConnection) -> None:
         """Count it out."""
@@ -137,9 +142,13 @@ class ServerConnection(asyncio.Protocol):
         keep_alive(stream)
         self._reader.peer = _peer_name(stream.get_extra_info("peername"))
         self._deadline = self._loop.time() + self._server.limits.head_timeout_s
-        refusal = self._server.opened(self, _descriptor(stream))
+        descriptor = _descriptor(stream)
+        refusal = self._server.opened(self, descriptor)
         if refusal is not None:
             self.refused(503, refusal)
+            if not self._server.may_linger():
+                _drop_unread(descriptor)
+                stream.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone for good."""
@@ -525,6 +534,12 @@ def _peer_name(peer: object) -> str:
         return str(peer or "")
     host, port = peer[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _drop_unread(descriptor: int) -> None:
+    """What has come already: to close before it is read would reset the connection, and the answer be lost."""
+    with suppress(OSError):
+        os.read(descriptor, _AHEAD_BYTES)
 
 
 def _descriptor(transport: asyncio.Transport) -> int:

@@ -26,7 +26,7 @@ _BACKLOG = 4096
 _PLAIN_BACKLOG = 128
 _MAX_TICK_S = 1.0
 _TURNED_AWAY_AT_ONCE = 128
-"""Connections beyond the limit that get an answer; further ones are just closed."""
+"""Connections beyond the limit that get time to read their answer; further ones are closed right after it."""
 
 
 class HttpServer:
@@ -186,9 +186,11 @@ class HttpServer:
             self._connections.add(connection)
             return None
         self._turned_away.add(connection)
-        if len(self._turned_away) > _TURNED_AWAY_AT_ONCE:
-            connection.cut()
         return refusal
+
+    def may_linger(self) -> bool:
+        """Whether one that is turned away gets time to read its answer."""
+        return len(self._turned_away) <= _TURNED_AWAY_AT_ONCE
 
     def take_body_bytes(self, size: int) -> bool:
         """Count so many bytes of a body in (less than 0: out); False: there are too many."""
