@@ -6,11 +6,11 @@ import errno
 import os
 import signal
 import time
-from typing import Any
 
 import pytest
 
 from pointsman.app.cli import supervisor
+from pointsman.app.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from pointsman.app.cli.seats import Seat
 from pointsman.app.cli.supervisor import Supervisor
 from pointsman.edge.configuration.loader import load_text
@@ -19,17 +19,21 @@ from pointsman.edge.configuration.tree import ConfigTree
 TREE = load_text("execution-group: {nodes: [{url: 'http://127.0.0.1:1'}]}", "c.yaml", ConfigTree)
 
 
-def run(count: int, reread: Any = lambda: [TREE]) -> int:
-    """Until the last front end was started, which ends the whole."""
+def run(count: int, *, signals: int = 1, deaf: bool = False, patience_s: float = 20.0) -> int:
+    """Until the last front end was started, which ends the whole. `deaf` ones do not stop when they are told to."""
 
     def serve(seat: int, tree: ConfigTree, *others: object) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN if deaf else signal.SIG_DFL)
         if seat == count - 1:
-            os.kill(os.getppid(), signal.SIGTERM)
-        time.sleep(30)
+            for _ in range(signals):
+                os.kill(os.getppid(), signal.SIGTERM)
+                time.sleep(0.3)
+        time.sleep(60)
         return 0
 
     seats = [Seat((), ()) for _ in range(count)]
-    return Supervisor([TREE] * count, seats, serve, lambda tree: 5.0, None, reread).run()
+    return Supervisor([TREE] * count, seats, serve, lambda tree: patience_s, None, lambda: [TREE] * count).run()
 
 
 def test_without_a_free_process_it_tries_again(
@@ -47,3 +51,12 @@ def test_without_a_free_process_it_tries_again(
     assert run(2) == 0
     assert failures == []
     assert caplog.text.count("can't be started: Resource temporarily unavailable") == 3
+
+
+def test_the_status_says_whether_front_ends_had_to_be_killed(caplog: pytest.LogCaptureFixture) -> None:
+    assert run(2) == 0
+    assert run(2, signals=2) == 0
+    assert run(2, signals=3, deaf=True) == EXIT_INTERRUPTED
+    assert "killed" not in caplog.text
+    assert run(2, deaf=True, patience_s=0.2) == EXIT_ERROR
+    assert "2 front ends did not stop in time and are killed" in caplog.text

@@ -20,7 +20,7 @@ from types import FrameType
 import msgspec
 
 from pointsman.app.cli.child import in_child
-from pointsman.app.cli.main import EXIT_ERROR
+from pointsman.app.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from pointsman.app.cli.seats import Seat, take_seat
 from pointsman.app.cli.siblings import SiblingsFile
 from pointsman.app.cli.signals import Signals
@@ -128,6 +128,8 @@ class Supervisor:
         self._stops += 1
         if self._stops > 1:  # the second asks for haste, the third does not ask
             self._send(signal.SIGINT if self._stops == 2 else signal.SIGKILL)
+            if self._stops > 2:
+                self._status = EXIT_INTERRUPTED
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -330,6 +332,7 @@ class Supervisor:
             if time.monotonic() > deadline_s:
                 _log.warning("%d front ends did not stop in time and are killed", len(self._children))
                 self._send(signal.SIGKILL)
+                self._status = EXIT_ERROR
                 deadline_s = float("inf")
             time.sleep(POLL_S)
 
