@@ -41,11 +41,20 @@ class TestTheRule:
             tries.used(Fault.UNREACHABLE)
         assert tries.refusal(Fault.UNREACHABLE, budget_left=True) is NoRetry.LIMIT
 
-    def test_one_resend_of_what_an_engine_had_taken(self) -> None:
+    @pytest.mark.parametrize("fault", [Fault.LOST, Fault.MALFORMED, Fault.ERROR_EVENT])
+    def test_one_resend_of_what_an_engine_was_lost_with(self, fault: Fault) -> None:
         tries = Tries(5)
-        tries.used(Fault.LOST)
-        assert tries.refusal(Fault.SERVER_ERROR, budget_left=True) is NoRetry.RESENT
+        tries.used(fault)
+        assert tries.refusal(Fault.LOST, budget_left=True) is NoRetry.RESENT
         assert tries.refusal(Fault.UNREACHABLE, budget_left=True) is None
+        assert tries.refusal(Fault.SERVER_ERROR, budget_left=True) is None
+
+    def test_engines_that_answer_500_are_asked_as_often_as_retries_says(self) -> None:
+        tries = Tries(2)
+        for _ in range(2):
+            assert tries.refusal(Fault.SERVER_ERROR, budget_left=True) is None
+            tries.used(Fault.SERVER_ERROR)
+        assert tries.refusal(Fault.SERVER_ERROR, budget_left=True) is NoRetry.LIMIT
 
 
 class TestSentElsewhere:

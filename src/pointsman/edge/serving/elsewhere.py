@@ -22,7 +22,7 @@ from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.failed_attempt import NOT_REACHED, FailedAttempt
 from pointsman.edge.serving.failover import FailoverSettings
-from pointsman.edge.serving.retries import NoRetry
+from pointsman.edge.serving.retries import SURVIVED, NoRetry
 from pointsman.edge.telemetry.traffic import Traffic
 
 MOVED = "drain"
@@ -228,7 +228,8 @@ class Elsewhere:
         if exchange.migrations >= self.settings.migration_limit:
             return "limit", f"it went on elsewhere {exchange.migrations} times already (failover.migration_limit)"
         moved = migration.progress() > exchange.progress
-        if failed.taken and exchange.migrations and not moved and not isinstance(error, InterruptedHereError):
+        lost = failed.taken and failed.fault not in SURVIVED
+        if lost and exchange.migrations and not moved and not isinstance(error, InterruptedHereError):
             return "resent", "another engine failed it too before its next token: it may be what they fail of"
         if failed.taken or moved or exchange.stands_since_s is None:
             exchange.stands_since_s = self._loop.time()

@@ -9,8 +9,10 @@ from pointsman.core.model.fault import Fault
 
 NOT_TAKEN = frozenset((Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.OVERLOADED))
 """Faults of engines that never began with a request."""
+SURVIVED = NOT_TAKEN | {Fault.SERVER_ERROR}
+"""Faults after which the engine is still there and says so: however many it has, a request can be kept to `retries`."""
 MOST_RESENDS = 1
-"""Of a request that engines took and failed: it may be what they fail of, and must not be handed on for ever."""
+"""Of a request with which an engine was lost: it may be what they die of, and must not be handed on for ever."""
 
 
 class NoRetry(enum.Enum):
@@ -47,7 +49,7 @@ class Tries:
     """Retries that it may have."""
     retries: int = 0
     resends: int = 0
-    """Of those, after an engine had taken it."""
+    """Of those, after an engine was lost with it."""
 
     def refusal(self, fault: Fault | None, *, budget_left: bool) -> NoRetry | None:
         """Why it may not be sent again after this fault; None: it may."""
@@ -57,11 +59,11 @@ class Tries:
             return NoRetry.ACCEPTED
         if self.retries >= self.most:
             return NoRetry.LIMIT
-        if fault not in NOT_TAKEN and self.resends >= MOST_RESENDS:
+        if fault not in SURVIVED and self.resends >= MOST_RESENDS:
             return NoRetry.RESENT
         return None if budget_left else NoRetry.BUDGET
 
     def used(self, fault: Fault) -> None:
         """It is sent again."""
         self.retries += 1
-        self.resends += fault not in NOT_TAKEN
+        self.resends += fault not in SURVIVED
