@@ -52,6 +52,10 @@ class ReplicaPlace(str):
         """A place to listen at all addresses, which nobody can connect to."""
         return self.host in _ANYWHERE
 
+    def with_host(self, host: str) -> ReplicaPlace:
+        """The same port."""
+        return ReplicaPlace(f"tcp://[{host}]:{self.port}" if ":" in host else f"tcp://{host}:{self.port}")
+
     def with_port(self, port: int) -> ReplicaPlace:
         """The same host."""
         host = f"[{self.host}]" if ":" in self.host else self.host

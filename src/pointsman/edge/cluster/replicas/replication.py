@@ -12,6 +12,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.edge.cluster.replicas.bus import Bus, NoBus, ReplicaId
 from pointsman.edge.cluster.replicas.etcd_places import EtcdReplicas
 from pointsman.edge.cluster.replicas.ledger_sync import LedgerSync
+from pointsman.edge.cluster.replicas.named_places import NamedPlaces
 from pointsman.edge.cluster.replicas.prefix_loans import PrefixLoans
 from pointsman.edge.cluster.replicas.replica_bus import ReplicaBus, Transport
 from pointsman.edge.cluster.replicas.settings import ReplicaSettings
@@ -53,6 +54,7 @@ class Replication:
         self._tasks: list[asyncio.Task[None]] = []
         self._found: dict[str, Collection[str]] = {"configuration": settings.peers}
         self._zmq: ZmqTransport | None = None
+        self._names: NamedPlaces | None = None
         self._replicas: ReplicaBus | None = None
         self._siblings = None if settings.folder is None else SiblingFolder(settings.folder)
         self._etcd: EtcdReplicas | None = None
@@ -72,13 +74,16 @@ class Replication:
         listen = [settings.listen] if settings.listen is not None else []
         if self._siblings is not None:
             listen.append(self._siblings.own)
-        return ZmqTransport(listen, settings.peers, secret=settings.secret, patient=settings.patient)
+        return ZmqTransport(listen, secret=settings.secret, patient=settings.patient)
 
     async def start(self) -> None:
         """Listen and speak. Raises EngineError that names the place that can't be used."""
         if self._replicas is None:
             return
         await self._replicas.start()
+        if self._zmq is not None:
+            self._names = NamedPlaces(self._zmq.follow)
+            self._follow_all()
         self._tasks.append(asyncio.create_task(self._loans.run(), name="prefixes of other replicas"))
         if self._siblings is not None:
             work = self._siblings.run(lambda places: self._follow("folder", places))
@@ -94,6 +99,8 @@ class Replication:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        if self._names is not None:
+            self._names.close()
         if self._replicas is not None:
             await self._replicas.close()
 
@@ -108,8 +115,11 @@ class Replication:
         if self._found.get(origin) == places:
             return
         self._found[origin] = places
-        if self._zmq is not None:
-            self._zmq.follow([place for found in self._found.values() for place in found])
+        self._follow_all()
+
+    def _follow_all(self) -> None:
+        if self._names is not None:
+            self._names.follow([str(place) for found in self._found.values() for place in found])
 
     # ---- answers
 
@@ -124,6 +134,7 @@ class Replication:
         found = [
             None if self._etcd is None else self._etcd.trouble,
             self._taken(),
+            None if self._names is None else self._names.trouble,
             None if self._zmq is None else self._zmq.refused_lately,
             None if self._replicas is None else self._replicas.refused_lately,
             None if self._replicas is None else self._replicas.deaf,
