@@ -12,7 +12,7 @@ import pytest
 from pointsman.app.cli import supervisor
 from pointsman.app.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from pointsman.app.cli.seats import Seat
-from pointsman.app.cli.supervisor import Supervisor
+from pointsman.app.cli.supervisor import Supervisor, _Child
 from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.tree import ConfigTree
 
@@ -60,3 +60,21 @@ def test_the_status_says_whether_front_ends_had_to_be_killed(caplog: pytest.LogC
     assert "killed" not in caplog.text
     assert run(2, deaf=True, patience_s=0.2) == EXIT_ERROR
     assert "2 front ends did not stop in time and are killed" in caplog.text
+
+
+def test_replacing_that_waits_for_old_front_ends_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    started: list[int] = []
+    watched = Supervisor([TREE], [Seat((), ())], lambda *_: 0, lambda tree: 5.0, None, lambda: [TREE])
+    monkeypatch.setattr(watched, "_fork", lambda seat, new: started.append(seat))
+    watched._left = [0]
+    watched._children = {pid: _Child(pid, 0, 0.0, retiring=True) for pid in (1, 2)}
+    for _ in range(3):
+        watched._replace_next()
+    assert caplog.text.count("replacing front end 1 waits for 2 old ones to end their requests") == 1
+    assert started == []
+    del watched._children[1]
+    watched._replace_next()
+    assert started == [0]

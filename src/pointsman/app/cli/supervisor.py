@@ -98,6 +98,7 @@ class Supervisor:
         """Front ends of a seat in a row that ended soon."""
         self._left: list[int] = []
         """Seats whose front ends are to be replaced yet."""
+        self._said_waiting = False
         self._orders_due: Orders | None = None
         """In force once a front end has shown that it can obey them."""
         self._roll_over = False
@@ -200,8 +201,14 @@ class Supervisor:
         pid_and_new = self._new()
         if pid_and_new is not None:
             self._finish_replacing(*pid_and_new)
-        elif self._left and sum(child.retiring for child in self._children.values()) <= len(self._seats):
-            self._fork(self._left[0], new=True)
+        elif self._left:
+            old = sum(child.retiring for child in self._children.values())
+            if old <= len(self._seats):
+                self._said_waiting = False
+                self._fork(self._left[0], new=True)
+            elif not self._said_waiting:
+                self._said_waiting = True
+                _log.info("replacing front end %d waits for %d old ones to end their requests", self._left[0] + 1, old)
 
     def _finish_replacing(self, pid: int, new: _Child) -> None:
         if new.number in self._board.admin_urls:
