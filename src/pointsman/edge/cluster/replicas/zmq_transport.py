@@ -31,7 +31,7 @@ _MOST_MESSAGES = 4_096
 """That wait at a socket for a replica; what comes then is dropped, and it asks for everything later."""
 _SLICE_S = 0.005
 """So long the event loop reads what came, then it lets others."""
-_BIND_AGAIN_S = 0.5
+_BIND_AGAIN_S = 0.1
 _LINGER_MS = 200
 """For the goodbye."""
 _RECONNECT_MS, _RECONNECT_MOST_MS = 100, 2_000
