@@ -12,7 +12,7 @@ from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerJoined
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.serving.relay import MAX_BODY_HELD_BYTES
 from pointsman.edge.serving.timeouts import Timeouts
-from support.scripted_fleet import DONE, JSON, SSE, Fleet, delta, hang, stream_three
+from support.scripted_fleet import DONE, JSON, SSE, Fleet, chunk, delta, hang, stream_three
 
 GENEROUS = Timeouts.of(ConfiguredTimeouts())
 
@@ -221,11 +221,15 @@ class TestEngineIsLost:
         fleet.at_rest()
 
     @pytest.mark.parametrize(
-        ("tail", "defect", "failed"),
-        [(b'data: {"error": {"message": "out of memory"}}\n\n', "error_event", 1), (b"", "no_done", 0)],
+        ("tail", "defect", "says"),
+        [
+            (b'data: {"error": {"message": "out of memory"}}\n\n' + DONE, "error_event", "out of memory"),
+            (chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "abort"}]) + DONE, "error_event", "aborted"),
+            (b"", "no_done", None),
+        ],
     )
     async def test_streams_that_end_wrongly_are_counted(
-        self, fleet: Fleet, tail: bytes, defect: str, failed: int
+        self, fleet: Fleet, caplog: pytest.LogCaptureFixture, tail: bytes, defect: str, says: str | None
     ) -> None:
         async def answer(incoming, responder) -> None:
             responder.start(200, SSE)
@@ -234,9 +238,19 @@ class TestEngineIsLost:
 
         await fleet.engine("a", answer=answer)
         await fleet.open()
-        assert (await fleet.chat()).body == delta("one") + tail
+        body = (await fleet.chat()).body
+        assert body.startswith(delta("one"))
+        rest = body.removeprefix(delta("one"))
+        if says is None:
+            assert not rest
+        else:
+            error = json.loads(rest.removeprefix(b"data: "))["error"]
+            assert error["code"] == "stream_broken"
+            assert says in error["message"]
+            assert "sampled" in error["message"]
+        assert "out of memory" not in caplog.text, "it may hold a prompt"
         assert dict(fleet.frontend.traffic.stream_errors) == {defect: 1}
-        assert fleet.frontend.ledger.snapshot().totals.failed == failed
+        assert fleet.frontend.ledger.snapshot().totals.failed == (says is not None)
         fleet.at_rest()
 
     async def test_a_stale_idle_connection_is_no_error(self, fleet: Fleet) -> None:

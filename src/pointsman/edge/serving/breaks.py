@@ -29,7 +29,15 @@ class DeadlineError(EngineTimeoutError):
 
 
 class ErrorEventError(PointsmanError):
-    """The engine's stream said that it failed, or was aborted there."""
+    """The engine's stream said that it failed, or was aborted there.
+
+    Args:
+        said: its own words, which are for the client and no log.
+    """
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
 
 
 class CutShortError(PointsmanError):

@@ -115,10 +115,10 @@ class Relay(TimedAttempt):
         if self._scanner is None and self._before is None:
             responder.abort()
         else:
-            failed = self._tracked is not None and isinstance(self.error, ErrorEventError)
-            held = self._tracked.held if failed and self._tracked is not None else b""
-            # An event that the client's SDK understands, then a proper end.
-            responder.write(held or b"data: " + error_body(502, message, code="stream_broken") + b"\n\n")
+            if isinstance(self.error, ErrorEventError) and self.error.said:
+                message += f" (the engine says: {self.error.said})"  # for the client alone: it may hold its prompt
+            # An event that the client's SDK understands, then a proper end, and no `[DONE]` of the engine's.
+            responder.write(b"data: " + error_body(502, message, code="stream_broken") + b"\n\n")
             responder.finish()
 
     def end_as_it_is(self) -> None:

@@ -51,7 +51,7 @@ class TrackedReader(StreamReader, Protocol):
 
     @property
     def held(self) -> bytes:
-        """What came with the fault; it goes to the client where nobody else goes on."""
+        """What was left of a stream that ended early; it goes to the client where nobody else goes on."""
 
     @property
     def repeated(self) -> int:

@@ -34,7 +34,7 @@ class Traffic:
     guards_lifted: int = 0
     """Decisions in which a guard would have left no worker."""
     stream_errors: Counter[str] = field(default_factory=Counter)
-    """Streams with a defect, by which: see Defect in serving/relay."""
+    """Streams with a defect, by which: see Defect in serving/attempt."""
     missing_usage: int = 0
     """Finished answers in which the engine reported no usage."""
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))

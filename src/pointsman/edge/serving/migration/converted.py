@@ -15,6 +15,7 @@ from pointsman.edge.serving.migration.sse_events import (
     read_whole,
     says_something,
     split_events,
+    words_of,
     write_event,
 )
 from pointsman.edge.serving.migration.stops import SeamStops
@@ -130,7 +131,7 @@ class ConvertedStream:
             return b""
         failure = failure_of(event)
         if failure is not None:
-            self.fault = ErrorEventError(failure)
+            self.fault = ErrorEventError(failure, words_of(event))
             self._on_fault()
             return b""
         value = read_whole(event)

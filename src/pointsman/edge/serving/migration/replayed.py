@@ -15,6 +15,7 @@ from pointsman.edge.serving.migration.sse_events import (
     read_whole,
     says_something,
     split_events,
+    words_of,
     write_event,
 )
 from pointsman.edge.serving.migration.strip import without_ids
@@ -114,7 +115,7 @@ class ReplayedStream:
             return b""
         failure = failure_of(event)
         if failure is not None:
-            self._fail(ErrorEventError(failure))
+            self._fail(ErrorEventError(failure, words_of(event)))
             return b""
         read = read_event(event)
         if read is None:

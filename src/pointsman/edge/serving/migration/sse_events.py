@@ -13,6 +13,7 @@ from pointsman.edge.wire.sse import event_data
 
 _EVENT_END = re.compile(rb"\n\r?\n")
 DONE = b"data: [DONE]\n\n"
+_MOST_WORDS = 500
 TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
 """What no engine has for one makes an event unreadable, and the stream one that can't go on exactly."""
 
@@ -181,3 +182,14 @@ def failure_of(event: bytes) -> str | None:
     if isinstance(code, int) and 400 <= code < 500:
         return None
     return "the engine sent an error event"
+
+
+def words_of(event: bytes) -> str:
+    """What an error event says, as far as a person would read it."""
+    try:
+        found = _errors.decode(event_data(event))
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    error = found.error
+    words = error.message if isinstance(error, ErrorDetails) else error or found.message or ""
+    return words[:_MOST_WORDS]

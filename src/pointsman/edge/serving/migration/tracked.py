@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
-from pointsman.edge.serving.migration.sse_events import failure_of, split_events
+from pointsman.edge.serving.migration.sse_events import failure_of, split_events, words_of
 from pointsman.edge.serving.migration.strip import without_answer_ids, without_ids, without_its_prompt
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
@@ -113,8 +113,7 @@ class TrackedStream:
         for event in split_events(block):
             failure = failure_of(event)
             if failure is not None:
-                self.fault = ErrorEventError(failure)
-                self.held = without_ids(block[at:]) if self._strips else block[at:]
+                self.fault = ErrorEventError(failure, words_of(event))
                 self._on_fault()
                 return block[:at]
             at += len(event)
