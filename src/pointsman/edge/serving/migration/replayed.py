@@ -36,10 +36,11 @@ class ReplayedStream:
     """
 
     __slots__ = (
+        "_at",
         "_caught_up",
+        "_had",
         "_head",
         "_ids_left",
-        "_left",
         "_logprobs_left",
         "_on_fault",
         "_said",
@@ -59,7 +60,9 @@ class ReplayedStream:
         self._on_fault = on_fault
         self._strips = strips
         self._scanner = StreamScanner(hide_usage=hide_usage, whole_events=True)
-        self._left: dict[Channel, str] = {channel: "".join(texts) for channel, texts in said.pieces.items()}
+        self._had: dict[Channel, str] = {channel: "".join(texts) for channel, texts in said.pieces.items()}
+        self._at: dict[Channel, int] = {}
+        """How far what the client has was said again; what a long answer has left is not copied for each event."""
         self._logprobs_left = said.logprobs
         self._ids_left = len(said.ids)
         self._caught_up = False
@@ -148,7 +151,7 @@ class ReplayedStream:
 
     @property
     def _anything_left(self) -> bool:
-        return any(self._left.values())
+        return any(self._at.get(channel, 0) < len(text) for channel, text in self._had.items())
 
     def _remainder(self, choice: Choice, value: dict[str, Any]) -> bool:
         """Leave out of an event what the client has; False: it has all of it."""
@@ -157,12 +160,12 @@ class ReplayedStream:
             return self._past_the_end(choice)
         new: dict[Channel, str] = {}
         for channel, text in pieces_of(choice):
-            left = self._left.get(channel, "")
-            same = min(len(left), len(text))
-            if left[:same] != text[:same]:
+            had, at = self._had.get(channel, ""), self._at.get(channel, 0)
+            same = min(len(had) - at, len(text))
+            if not had.startswith(text[:same], at):
                 self._fail(DivergedError("another run of it says something else than the first one did"))
                 return False
-            self._left[channel] = left[same:]
+            self._at[channel] = at + same
             if len(text) > same:
                 new[channel] = text[same:]
         logprobs, ids = self._counts(value)
@@ -189,10 +192,10 @@ class ReplayedStream:
     def _past_the_end(self, choice: Choice) -> bool:
         """The client has the whole answer, and only its usage or end is missing."""
         for channel, text in pieces_of(choice):
-            left = self._left.get(channel, "")
-            if not left.startswith(text):
+            at = self._at.get(channel, 0)
+            if not self._had.get(channel, "").startswith(text, at):
                 self._fail(DivergedError("another run of it says something else than the first one did"))
-            self._left[channel] = left[len(text) :]
+            self._at[channel] = at + len(text)
         self.repeated += 1
         return False
 
