@@ -141,7 +141,12 @@ def test_memory_counts_from_when_all_streams_are_open() -> None:
 
 def test_engines_that_are_killed_come_back() -> None:
     reader, writer = os.pipe()
-    engines = Engines([1, 2], 5.0, lambda port: (os.write(writer, b"%d" % port), time.sleep(60), None)[-1])
+
+    def serve(port: int) -> None:
+        os.write(writer, b"%d" % port)
+        time.sleep(60)
+
+    engines = Engines([1, 2], 5.0, serve)
     try:
         engines.turn(0.0)
         began = {os.read(reader, 1), os.read(reader, 1)}

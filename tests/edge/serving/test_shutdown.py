@@ -11,7 +11,7 @@ from support.waiting import eventually
 class Server:
     def __init__(self) -> None:
         self.busy = 0
-        self.connections = 0
+        self.connections = self.unread = 0
         self.said: list[str] = []
 
     def stop_listening(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -185,3 +186,37 @@ async def test_without_a_configuration_there_is_nothing_to_reload(fleet: Fleet) 
     assert (await fleet.ask("/v1/rollover", admin=True)).status == 409
     with pytest.raises(PointsmanError):
         await frontend.reload("test")
+
+
+async def test_an_answer_that_its_client_still_reads_is_no_less_in_flight(fleet: Fleet) -> None:
+    """The handler is through with it long before: a slow client must get the rest."""
+    body = b'{"text": "%b"}' % (b"x" * 3_000_000)
+
+    async def long(incoming: Any, responder: Any) -> None:
+        responder.send(200, [(b"content-type", b"application/json")], body)
+
+    await fleet.engine("a", answer=long)
+    frontend = await fleet.open()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", int(frontend.url.rsplit(":", 1)[1])))
+    with sock:
+        ask = b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}'
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%b" % (len(ask), ask))
+        await fleet.until(lambda: frontend._server.unread == 1 and not frontend._server.busy)
+        stopping = asyncio.create_task(frontend.close(600))
+        await asyncio.sleep(0.2)
+        assert not stopping.done()
+
+        def rest() -> bytes:
+            got = b""
+            while not got.endswith(b'"}'):
+                piece = sock.recv(65536)
+                if not piece:
+                    break
+                got += piece
+            return got
+
+        answer = await asyncio.wait_for(asyncio.to_thread(rest), 30)
+        assert answer.endswith(body[-3_000_000:])
+        await asyncio.wait_for(stopping, 5)

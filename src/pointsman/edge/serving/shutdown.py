@@ -26,6 +26,10 @@ class Server(Protocol):
         """Requests that are being answered."""
 
     @property
+    def unread(self) -> int:
+        """Answers that are complete, and that their clients have yet to read of."""
+
+    @property
     def connections(self) -> int:
         """Open client connections."""
 
@@ -83,7 +87,7 @@ class Shutdown:
             self.phase = Phase.LEAVING
             await self._until(lambda: False, loop.time() + lag_s)
         self.phase = Phase.REFUSING
-        if not await self._until(lambda: not self._server.busy, deadline_s):
+        if not await self._until(lambda: not (self._server.busy or self._server.unread), deadline_s):
             await self._end_all("the front end is stopping")
 
     async def retire(self, grace_s: float) -> None:

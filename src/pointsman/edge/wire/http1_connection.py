@@ -482,6 +482,11 @@ class ServerConnection(asyncio.Protocol):
         """A request is being read or answered."""
         return self._current is not None or self._reader.reading or bool(self._queue)
 
+    @property
+    def unread(self) -> bool:
+        """An answer is complete, and its client has yet to read of it."""
+        return self._current is None and self._buffered_bytes() > 0
+
     def close_when_idle(self) -> None:
         """The server is closing: end soon if nothing is going on.
 

@@ -120,6 +120,11 @@ class HttpServer:
         """Requests that are being answered."""
         return len(self._tasks)
 
+    @property
+    def unread(self) -> int:
+        """Connections whose clients have not read all of an answer that is complete."""
+        return sum(connection.unread for connection in self._connections)
+
     def stop_listening(self) -> None:
         """Accept no more connections here. What waits in the queue of a socket that another process has too is its."""
         for server in self._listening:
