@@ -171,3 +171,11 @@ def test_an_engine_that_only_embeds_has_no_target() -> None:
     known = facts(capabilities=capabilities)
     assert CanaryTarget.of(None, known, known.models, 0) is None  # type: ignore[arg-type]
     assert CanaryTarget.of(None, facts(models=()), (), 0) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", [501, 405])
+async def test_an_engine_that_generates_nothing_refuses_them(session, engine, status: int) -> None:
+    engine.status = status
+    outcome = await ask(session, engine)
+    assert outcome.result is CanaryResult.REFUSED
+    assert [path for path, _, _ in engine.asked] == [COMPLETIONS, CHAT]

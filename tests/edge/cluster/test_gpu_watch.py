@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pointsman.core.ledger.events import GpuRead
+from pointsman.core.ledger.events import GpuRead, HealthRead
 from pointsman.edge.cluster.engine_watch import EngineWatch
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.prober import Prober
@@ -111,3 +111,21 @@ async def test_how_full_their_memory_is_comes_from_the_same_page(watched) -> Non
     mark = len(events)
     await eventually(lambda: any(isinstance(event, GpuRead) and event.use is None for event in events[mark:]))
     assert next(e.memory for e in events[mark:] if isinstance(e, GpuRead) and e.use is None) is None
+
+
+_PLACES = ["pointsman.edge.cluster.gpu_watch.gpu_use", "pointsman.edge.engines.vllm.VllmAdapter.read_load"]
+
+
+@pytest.mark.parametrize("place", _PLACES)
+async def test_what_nobody_foresaw_in_a_page_hides_no_engine(watched, monkeypatch, caplog, place: str) -> None:
+    def fails(*_: object) -> float:
+        raise ValueError("a page that nobody foresaw")
+
+    monkeypatch.setattr(place, fails)
+    prober, _, _, events = await watched(DCGM)
+    await eventually(lambda: sum(isinstance(event, HealthRead) and event.ready for event in events) > 2)
+    (status,) = prober.statuses()
+    assert "nobody foresaw" in f"{status.gpu_unknown} {status.load_unknown}"
+    said = [record for record in caplog.records if "unknown from now on" in record.message]
+    assert len(said) == 1
+    assert said[0].exc_info

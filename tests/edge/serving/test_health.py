@@ -38,7 +38,7 @@ A, B = worker_id("a"), worker_id("b")
 class Stream:
     """What a relay knows."""
 
-    events: int = 0
+    engine_events: int = 0
     silent_ms: float | None = 0.0
 
 
@@ -47,7 +47,7 @@ class TestLiveStreams:
         one, two = Stream(10, 30.0), Stream(5, 20.0)
         streams = LiveStreams(lambda: [(A, one), (A, two)])
         assert streams.read(1_000) == [StreamsRead(A, 1_000, 2, 0, 980.0, 20.0)]
-        one.events, two.events = 60, 6
+        one.engine_events, two.engine_events = 60, 6
         assert streams.read(2_000) == [StreamsRead(A, 2_000, 2, 51, 1_980.0, 20.0)]
 
     def test_four_of_five_are_what_counts(self) -> None:
@@ -61,9 +61,19 @@ class TestLiveStreams:
         begun, waiting = Stream(3, None), Stream(0, None)
         streams = LiveStreams(lambda: [(A, begun), (B, waiting)])
         assert streams.read(1_000) == [StreamsRead(A, 1_000, 0, 0, 1_000, 0.0), StreamsRead(B, 1_000, 0, 0, 1_000, 0.0)]
-        begun.silent_ms, begun.events = 10.0, 50
+        begun.silent_ms, begun.engine_events = 10.0, 50
         # What came meanwhile is not counted: nobody knows when.
         assert streams.read(2_000)[0] == StreamsRead(A, 2_000, 1, 0, 1_990.0, 10.0)
+
+    def test_comments_that_keep_a_connection_open_are_no_tokens(self) -> None:
+        stream = Stream(7, 30.0)
+        streams = LiveStreams(lambda: [(A, stream)])
+        for second in range(6):  # bytes came each time, and no event
+            (reading,) = streams.read(1_000.0 * second)
+            assert (reading.tokens, reading.quiet_ms) == (0, 1_000.0 * second + 30.0)
+            assert reading.last_ms == -30.0
+        stream.engine_events = 8
+        assert streams.read(6_000) == [StreamsRead(A, 6_000, 1, 1, 5_970.0, 30.0)]
 
     def test_a_worker_without_streams_is_read_once_more(self) -> None:
         running = [(A, Stream(1, 5.0))]

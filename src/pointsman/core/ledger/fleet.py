@@ -233,7 +233,10 @@ class Fleet:
         entry = self.entry(event.worker)
         health = entry.health
         was_lost = health.lost
-        health.probed(event.reachable, event.ready, event.reason, event.at_ms, refused=event.refused)
+        computes = not event.reachable and self.health.computes(entry, event.at_ms)
+        health.probed(
+            event.reachable, event.ready, event.reason, event.at_ms, refused=event.refused, computes=computes
+        )
         if health.lost and not was_lost:
             self._process_lost(entry)
         elif health.usable_by_probes and not entry.was_ready:

@@ -21,6 +21,8 @@ _SALTED_KINDS = frozenset({"vllm"})
 _STREAM = "text/event-stream"
 _BUSY = frozenset({429, 503, 529})
 _LATE = frozenset({408, 504})
+_NO_ROUTE = frozenset({404, 405, 501})
+"""501: engines that serve a model which generates nothing."""
 _SHOWN = 200
 
 Clock = Callable[[], float]
@@ -89,7 +91,7 @@ async def _ask(target: CanaryTarget, limit_s: float, now_ms: Clock, began_ms: fl
         )
     except EngineCallError as error:
         return _no_answer(error, scanner)
-    if answer.status in (404, 405) and target.path == COMPLETIONS:
+    if answer.status in _NO_ROUTE and target.path == COMPLETIONS:
         return None
     return _judge(answer, scanner, now_ms() - began_ms)
 
@@ -114,7 +116,7 @@ def _judge(answer: StreamAnswer, scanner: StreamScanner, total_ms: float) -> Can
         return CanaryOutcome(CanaryResult.BUSY, f"it answered {status}")
     if status in _LATE:
         return CanaryOutcome(CanaryResult.LATE, f"it answered {status}")
-    if 400 <= status < 500:
+    if 400 <= status < 500 or status in _NO_ROUTE:
         said = answer.start.decode("utf-8", "replace").strip()[:_SHOWN]
         return CanaryOutcome(CanaryResult.REFUSED, f"it answered {status} to a canary: {said or 'nothing'}")
     if status != 200:

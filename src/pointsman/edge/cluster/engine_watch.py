@@ -304,10 +304,11 @@ class EngineWatch:
             return None
         try:
             readings = await adapter.read_load(self._http)
-        except EngineCallError as error:
+        except Exception as error:  # a page that nobody foresaw must not hide whether the engine lives
             if self._load_unknown is None:
-                _log.warning("%s: its load is unknown from now on: %s", self.source.name, error)
-            self._load_unknown = str(error)
+                unforeseen = None if isinstance(error, EngineCallError) else error
+                _log.warning("%s: its load is unknown from now on: %s", self.source.name, error, exc_info=unforeseen)
+            self._load_unknown = str(error) or type(error).__name__
             return None
         if self._load_unknown is not None:
             _log.info("%s: its load is known again", self.source.name)

@@ -31,10 +31,12 @@ class GpuWatch:
             page = await self._http.get_text(self._page)
             use = gpu_use(page, self._gpus)
             self.memory = gpu_memory(page, self._gpus)
-        except EngineCallError as error:
+        except Exception as error:  # a page that nobody foresaw must not hide whether the engine lives
             if self.unknown is None:
-                _log.warning("%s: how busy its GPUs are is unknown from now on: %s", self._engine, error)
-            self.unknown = str(error)
+                unforeseen = None if isinstance(error, EngineCallError) else error
+                message = "%s: how busy its GPUs are is unknown from now on: %s"
+                _log.warning(message, self._engine, error, exc_info=unforeseen)
+            self.unknown = str(error) or type(error).__name__
             self.memory = None
             return None
         if self.unknown is not None:

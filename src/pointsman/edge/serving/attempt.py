@@ -138,6 +138,11 @@ class Attempt(ABC):
         return before + self._own_events
 
     @property
+    def engine_events(self) -> int:
+        """Events that this engine sent, also those that the client had before."""
+        return 0 if self._scanner is None else self._scanner.events
+
+    @property
     def _own_events(self) -> int:
         if self._scanner is None:
             return 0

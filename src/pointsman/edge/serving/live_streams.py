@@ -17,13 +17,16 @@ class LiveStream(Protocol):
     """One stream on its way from a worker to a client."""
 
     @property
-    def events(self) -> int:
-        """That came so far."""
+    def engine_events(self) -> int:
+        """That came of this worker so far."""
         ...
 
     @property
     def silent_ms(self) -> float | None:
-        """Since its last bytes came; None: it has not begun, is no stream, or its client holds it up."""
+        """Since its last bytes came, whatever they were.
+
+        None: it has not begun, is no stream, or its client holds it up.
+        """
         ...
 
 
@@ -38,8 +41,11 @@ class LiveStreams:
 
     def __init__(self, running: Callable[[], Iterable[tuple[WorkerId, LiveStream]]]) -> None:
         self._running = running
-        self._events: dict[int, tuple[LiveStream, int]] = {}
-        """Streams by identity → events at the reading before; it keeps them, so that no other takes their identity."""
+        self._events: dict[int, tuple[LiveStream, int, float]] = {}
+        """Streams by identity → events at the reading before, and since when there were no more.
+
+        It keeps them, so that no other takes their identity.
+        """
         self._busy: set[WorkerId] = set()
 
     def read(self, now_ms: float) -> list[StreamsRead]:
@@ -52,12 +58,18 @@ class LiveStreams:
                 # Whoever begins, or goes on after a pause, is counted from there on.
                 workers.setdefault(worker, _Worker())
                 continue
-            events = stream.events
+            events = stream.engine_events
             known = before.get(id(stream))
-            self._events[id(stream)] = (stream, events)
-            found = workers.setdefault(worker, _Worker())
-            found.ages_ms.append(silent_ms)
-            found.tokens += events - known[1] if known is not None else 0
+            since_ms = now_ms - silent_ms
+            if known is not None and known[1] == events:
+                since_ms = min(since_ms, known[2])  # comments that keep a connection open are no tokens
+            self._events[id(stream)] = (stream, events, since_ms)
+            found = workers.get(worker)
+            if found is None:
+                found = workers[worker] = _Worker()
+            found.ages_ms.append(now_ms - since_ms)
+            if known is not None:
+                found.tokens += events - known[1]
         gone = self._busy - workers.keys()
         self._busy = set(workers)
         return [

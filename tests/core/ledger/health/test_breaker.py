@@ -64,6 +64,7 @@ def test_a_canary_closes_it(scene_of) -> None:
 
 def test_a_canary_that_fails_keeps_it_open_for_longer(scene_of) -> None:
     scene = scene_of("a", "b")
+    scene.wait(6)  # one passed
     scene.engines["a"].canary = CanaryResult.FAILED
     for _ in range(5):
         scene.fail("a", Fault.SERVER_ERROR)

@@ -178,6 +178,63 @@ class TestWhatFollows:
         assert len(of(scene, "a")) == 2
         assert scene.health("a").canary.off == "earlier processes of this engine died of canaries"
 
+    def test_crashes_with_a_canary_that_passed_between_are_not_of_canaries(self, scene_of) -> None:
+        scene = scene_of("a", "b")
+        for _ in range(4):  # a supervisor restarted it, and a canary was just there
+            scene.engines["a"].canary = CanaryResult.LOST
+            for _ in range(70):
+                if scene.health("a").canary.last != "lost":
+                    scene.wait(1)
+            assert scene.health("a").canary.last == "lost"
+            scene.ledger.apply(ev.WorkerLeft("a/0", scene.now_ms, "it died"))
+            scene.join("a")
+            scene.wait(6)  # passes
+        assert scene.health("a").canary.off is None
+
+    def test_a_server_of_embeddings_that_fails_them_is_well(self, scene_of) -> None:
+        scene = scene_of("a", "b")
+        scene.engines["a"].canary = CanaryResult.FAILED
+        out_s = 0
+        for _ in range(600):
+            if scene.exclusion("a") is Exclusion.NONE:
+                scene.finish(scene.send("a", streamed=False))
+            else:
+                out_s += 1
+            scene.wait(1)
+        assert out_s <= 12
+        assert scene.facts("a") == "yes yes yes"
+
+    @pytest.mark.parametrize("idle_s", [0, 90])
+    def test_and_so_is_an_idle_one(self, scene_of, idle_s: int) -> None:
+        scene = scene_of("a", "b", cool_off_ms=10_000.0)
+        scene.engines["a"].canary = CanaryResult.FAILED
+        scene.wait(40 + idle_s)  # it failed two, was left out, and no third shows anything
+        assert scene.exclusion("a") is Exclusion.NONE
+        for _ in range(10):
+            scene.finish(scene.send("a", streamed=False))
+            scene.wait(70)
+            assert scene.exclusion("a") is Exclusion.NONE
+        assert scene.health("a").canary.off == "it answers requests, and fails canaries: failed"
+
+    def test_one_that_waited_behind_a_request_which_was_answered_is_no_sign(self, scene_of) -> None:
+        scene = scene_of("a", "b")
+        scene.serve("a")
+        sent_ms = scene.now_ms
+        scene.ledger.apply(ev.CanarySent("a/0", sent_ms))
+        asked = scene.send("a", prompt_tokens=50_000, streamed=False)
+        scene.wait(9)
+        scene.finish(asked)
+        scene.ledger.apply(ev.CanaryRead("a/0", scene.now_ms + 1_000, sent_ms, CanaryResult.LATE, "late"))
+        assert scene.exclusion("a") is Exclusion.NONE
+
+    def test_nor_one_that_was_late_because_nobody_looked(self, scene_of) -> None:
+        scene = scene_of("a", "b")
+        scene.serve("a")
+        sent_ms = scene.now_ms
+        scene.ledger.apply(ev.CanarySent("a/0", sent_ms))
+        scene.ledger.apply(ev.CanaryRead("a/0", scene.now_ms + 60_000, sent_ms, CanaryResult.LATE, "late"))
+        assert scene.exclusion("a") is Exclusion.NONE
+
     def test_nobody_listening_is_sure(self, scene_of) -> None:
         scene = scene_of("a", "b")
         scene.engines["a"].canary = CanaryResult.UNREACHABLE

@@ -116,3 +116,34 @@ def test_counts_go_with_a_worker_that_left_for_good(scene_of) -> None:
     scene.ledger.apply(ev.WorkerLeft("a/0", scene.now_ms, "gone"))
     counts = scene.ledger.health_counts
     assert {worker for worker, *_ in counts.changes} == {worker for worker, _ in counts.canaries} == {"b/0"}
+
+
+def test_a_long_prompt_explains_probes_that_are_not_answered_for_a_while(scene_of) -> None:
+    scene = scene_of("a", "b", canary=False)
+    scene.serve("a")
+    scene.wait(4)
+    scene.engines["a"].answers = False  # it computes, and its server waits for that
+    scene.send("a", prompt_tokens=100_000)
+    scene.wait(25)
+    assert (scene.exclusion("a"), scene.health("a").live.state) == (Exclusion.NONE, "yes")
+    scene.wait(15)
+    assert (scene.exclusion("a"), scene.health("a").live.state) == (Exclusion.UNREACHABLE, "unknown")
+
+
+def test_a_long_prompt_explains_nothing_where_nobody_listens(scene_of) -> None:
+    scene = scene_of("a", "b", canary=False)
+    scene.send("a", prompt_tokens=100_000)
+    for _ in range(2):
+        scene.ledger.apply(ev.HealthRead("a/0", scene.now_ms + 1, False, False, "connection refused", refused=True))
+    assert (scene.exclusion("a"), scene.health("a").live.state) == (Exclusion.UNREACHABLE, "no")
+
+
+def test_one_probe_that_is_not_answered_while_a_model_loads_says_nothing(scene_of) -> None:
+    scene = scene_of("a", "b")
+    for number in range(60):
+        loads = number % 2 == 0
+        reason = "GET /health answered 503" if loads else "not answered within 4 s"
+        scene.ledger.apply(ev.HealthRead("a/0", scene.now_ms, loads, False, reason))
+        scene.now_ms += 5_000
+    changes = [(c.what, c.state) for c in scene.ledger.take_health_changes() if c.worker == "a/0"]
+    assert changes == [("ready", "no")]

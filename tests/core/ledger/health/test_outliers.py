@@ -8,6 +8,7 @@ from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.events import CanaryResult
 from pointsman.core.ledger.health.facts import Cause
 from pointsman.core.model.view import Exclusion
+from pointsman.core.timing.step import StepCoefficients
 
 TWO_HEARTBEATS_S = 10.0
 
@@ -68,6 +69,31 @@ class TestStalls:
             scene.wait(1)
             assert scene.exclusion("a") is Exclusion.NONE
         assert scene.health("a").position == "trusted"
+
+    def test_many_tool_calls_that_are_held_back(self, scene_of) -> None:
+        scene = scene_of(*"ab", canary=False)
+        flowing(scene, 6)
+        scene.engines["a"].itl_ms = None
+        for second in range(60):
+            scene.ledger.apply(ev.MetricsRead("a/0", scene.now_ms, 6, 0, 0.1, None, None, None, 300 * second))
+            scene.wait(1)
+            assert scene.exclusion("a") is Exclusion.NONE
+
+    def test_tokens_of_new_streams_say_nothing_of_frozen_ones(self, scene_of) -> None:
+        """Its own count goes up by what new streams show, and by no more."""
+        scene = scene_of(*"ab", canary=False)
+        flowing(scene, 6)
+        scene.engines["a"].itl_ms = None
+        told = 0
+        for _ in range(9):
+            scene.wait(1)
+            if scene.exclusion("a") is Exclusion.NOT_SERVING:
+                break
+            told += 300
+            quiet_ms = scene.now_ms - scene.engines["a"].last_ms
+            scene.ledger.apply(ev.StreamsRead("a/0", scene.now_ms, 6, 300, scene.engines["a"].last_ms, quiet_ms))
+            scene.ledger.apply(ev.MetricsRead("a/0", scene.now_ms, 6, 0, 0.1, None, None, None, told))
+        assert scene.exclusion("a") is Exclusion.NOT_SERVING
 
     def test_when_all_stop_alike_nobody_is_out(self, scene_of) -> None:
         scene = scene_of(*"abcd")
@@ -136,6 +162,15 @@ class TestStalls:
         scene.ledger.apply(ev.Tick(scene.now_ms))
         assert scene.usable() == ["a", "b"]
 
+    def test_nor_at_a_short_heartbeat(self, scene_of) -> None:
+        scene = scene_of(*"ab", canary=False, heartbeat_ms=1_000.0)
+        flowing(scene)
+        scene.now_ms += 2_000
+        reading = ev.StreamsRead("a/0", scene.now_ms, 3, 0, scene.now_ms - 2_000, 2_000)
+        scene.ledger.apply(reading)
+        scene.ledger.apply(ev.Tick(scene.now_ms))
+        assert scene.health("a").position == "trusted"
+
     def test_switched_off(self, scene_of) -> None:
         scene = scene_of(*"ab", canary=False, outliers=False)
         flowing(scene)
@@ -184,6 +219,28 @@ class TestCrawls:
             engine.itl_ms = 900.0
         scene.wait(60)
         assert scene.usable() == list("abcd")
+
+    @pytest.mark.parametrize("names", ["ab", "abcd"])
+    def test_all_slow_alike_with_few_tokens_each(self, scene_of, names: str) -> None:
+        """A slow machine: far more than their load explains, and too few tokens of each for a figure of its own."""
+        scene = scene_of(*names, canary=False, profile="known")
+        flowing(scene, 1)
+        for engine in scene.engines.values():
+            engine.itl_ms = 400.0
+        scene.wait(60)
+        assert scene.usable() == list(names)
+        assert all(scene.health(name).position == "trusted" for name in names)
+
+    def test_plain_answers_in_the_batch_explain_slow_tokens(self, scene_of) -> None:
+        scene = scene_of("b", canary=False)
+        scene.ledger.know_profile("cpu", StepCoefficients(15.0, 5.0, 0.05, 0.05))
+        scene.join("a", profile="cpu")
+        scene.stream("a", 1)
+        for _ in range(60):
+            scene.send("a", streamed=False)
+        scene.engines["a"].itl_ms = 320.0  # with its one stream alone it would be more than ten times too slow
+        scene.wait(30)
+        assert scene.usable() == ["b", "a"]
 
     def test_two_of_four_and_no_more(self, scene_of) -> None:
         scene = scene_of(*"abcde", canary=False)

@@ -53,6 +53,8 @@ def canaries_due(
             continue
         since_last_ms = float("inf") if health.canary_at_ms is None else at_ms - health.canary_at_ms
         position = health.standing.position
+        if position is Position.TRIAL and health.canary_failed_ms is not None:
+            continue  # none ever passed: it may not be made for them, and a request decides
         if position in (Position.SUSPECT, Position.TRIAL):
             asked_since = health.canary_at_ms is not None and health.canary_at_ms >= health.standing.since_ms
             if not asked_since or since_last_ms >= settings.heartbeat_ms:

@@ -11,7 +11,7 @@ from pointsman.core.ledger.health.canaries import is_idle
 from pointsman.core.ledger.health.comparison import canary_times_slower, class_of
 from pointsman.core.ledger.health.facts import Cause
 from pointsman.core.ledger.health.standing import Position
-from pointsman.core.ledger.health.verdicts import DOUBT_AFTER, WARM_UP_MS, Judge
+from pointsman.core.ledger.health.verdicts import WARM_UP_MS, Judge
 from pointsman.core.model.view import Column
 
 _SLOW_CANARY_MS = 1_000.0
@@ -33,6 +33,8 @@ def of_canary(judge: Judge, entry: WorkerEntry, event: CanaryRead, entries: Iter
         health.canary_missing = health.standing.position is Position.TRIAL
     elif result is CanaryResult.LATE:
         _late_canary(judge, entry, event)
+    elif result is CanaryResult.FAILED and _not_made_for_it(entry, event):
+        return
     elif health.standing.position in (Position.SUSPECT, Position.TRIAL):
         health.leave_out(health.standing.cause or Cause.CANARY, f"a canary failed: {event.reason}", at_ms)
     else:
@@ -43,12 +45,29 @@ def _passed(judge: Judge, entry: WorkerEntry, event: CanaryRead) -> None:
     health, at_ms = entry.health, event.at_ms
     health.canary_proved(at_ms, event.reason)
     standing = health.standing
-    silent_ms = judge.silent_ms(entry, at_ms)
-    if silent_ms is not None and silent_ms >= DOUBT_AFTER * judge.settings.heartbeat_ms:
+    if judge.stands_still(entry, at_ms):
         return  # the streams that are there stand still all the same
     in_doubt = standing.position is Position.SUSPECT and standing.cause in (Cause.CANARY, Cause.CONNECTIONS)
     if in_doubt or standing.position is Position.TRIAL:
         health.trust(Cause.CANARY, f"a canary passed: {event.reason}", at_ms)
+
+
+def _not_made_for_it(entry: WorkerEntry, event: CanaryRead) -> bool:
+    """Of an engine at which none ever passed nobody knows whether it can: a server of embeddings may answer with 500.
+
+    What it does with requests decides then. True: nothing else follows.
+    """
+    health, at_ms = entry.health, event.at_ms
+    if health.canary_passed:
+        return False
+    if health.canary_failed_ms is None:
+        health.canary_failed_ms = at_ms
+    elif health.last_token_ms > health.canary_failed_ms:
+        health.no_canaries(f"it answers requests, and fails canaries: {event.reason}", at_ms)
+        if health.standing.position is Position.SUSPECT and health.standing.cause is Cause.CANARY:
+            health.trust(Cause.CANARY, "it fails canaries only", at_ms)
+        return True
+    return False
 
 
 def _late_canary(judge: Judge, entry: WorkerEntry, event: CanaryRead) -> None:
@@ -58,7 +77,7 @@ def _late_canary(judge: Judge, entry: WorkerEntry, event: CanaryRead) -> None:
     queued = bool(judge.table.cells[Column.QUEUED, entry.slot])
     waits = queued and health.standing.cause not in (Cause.STALLED, Cause.CONNECTIONS)
     if position is Position.TRUSTED:
-        if cold or not is_idle(entry, judge.table):
+        if cold or not is_idle(entry, judge.table) or health.last_token_ms > event.sent_ms:
             return  # it may compile, or have others to compute first
     elif position is Position.SUSPECT and (cold or waits):
         return

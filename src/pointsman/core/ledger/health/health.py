@@ -34,9 +34,11 @@ class Health:
         "_changes",
         "_pause_ms",
         "canary_at_ms",
+        "canary_failed_ms",
         "canary_last",
         "canary_missing",
         "canary_off",
+        "canary_passed",
         "canary_read_ms",
         "canary_reason",
         "canary_sent_ms",
@@ -55,11 +57,13 @@ class Health:
         "probed_ever",
         "proof_ms",
         "ready",
+        "seen_tokens",
         "serving",
         "settings",
         "signs",
         "standing",
         "trial_request",
+        "unseen_tokens",
         "worker",
     )
 
@@ -89,6 +93,10 @@ class Health:
         """By its own count."""
         self.generated_ms = _NEVER_MS
         """When that went up last by more than canaries account for."""
+        self.seen_tokens = 0
+        """Of streams, since it last told its own count."""
+        self.unseen_tokens = 0
+        """By how many more it generated between its last two counts than streams showed."""
         self.load_read_ms = _NEVER_MS
         """When it told its load last."""
         self.paused_until_ms = _NEVER_MS
@@ -109,6 +117,10 @@ class Health:
         self.canary_missing = False
         """One should have shown whether it is well, and nobody says how it went."""
         self.canary_last: CanaryResult | None = None
+        self.canary_passed = False
+        """One did, once."""
+        self.canary_failed_ms: float | None = None
+        """When one failed first, if none ever passed."""
         self.canary_reason = ""
         self.canary_total_ms: float | None = None
 
@@ -145,7 +157,7 @@ class Health:
     @property
     def door_open(self) -> bool:
         """One real request shows whether it is well: no canary can. It is not on its way yet."""
-        no_canary = self.canary_off is not None or self.canary_missing
+        no_canary = self.canary_off is not None or self.canary_missing or self.canary_failed_ms is not None
         return self.standing.position is Position.TRIAL and no_canary and self.trial_request is None
 
     @property
@@ -168,10 +180,19 @@ class Health:
 
     # ---- probes
 
-    def probed(self, reachable: bool, ready: bool, reason: str, at_ms: float, *, refused: bool = False) -> None:
-        """A probe came back, or did not; `refused`: nobody listens there."""
+    def probed(
+        self,
+        reachable: bool,
+        ready: bool,
+        reason: str,
+        at_ms: float,
+        *,
+        refused: bool = False,
+        computes: bool = False,
+    ) -> None:
+        """A probe came back, or did not; `refused`: nobody listens there; `computes`: a long prompt explains it."""
         self.probe_reason = reason
-        was_known = self.probed_ever and self.live.state is Known.YES and self.ready.state is Known.YES
+        was_known = self.probed_ever and self.live.state is Known.YES
         self.probed_ever = True
         if reachable:
             self.failed_probes = 0
@@ -181,7 +202,7 @@ class Health:
         self.failed_probes += 1
         lately_ms = at_ms - 2.0 * self.settings.heartbeat_ms
         # Late is not refused: whoever tells its load, or generates, is there.
-        lives = self.last_token_ms > lately_ms or (self.load_read_ms > lately_ms and not refused)
+        lives = self.last_token_ms > lately_ms or (not refused and (computes or self.load_read_ms > lately_ms))
         if was_known and (self.failed_probes < FAILED_PROBES_TO_LOSE or lives):
             return
         self._lost(Known.NO if refused else Known.UNKNOWN, Cause.PROBE, reason, at_ms)
@@ -283,6 +304,7 @@ class Health:
 
     def canary_proved(self, at_ms: float, reason: str) -> None:
         """A canary came back whole."""
+        self.canary_passed, self.canary_failed_ms = True, None
         self.proof_ms = max(self.proof_ms, at_ms)
         self._tokens_flow(at_ms, Cause.CANARY, reason)
 
@@ -297,6 +319,8 @@ class Health:
     def generated(self, tokens: int, at_ms: float) -> None:
         """It says that it generated so many tokens since it started."""
         before, self.generated_tokens = self.generated_tokens, tokens
+        self.unseen_tokens = 0 if before is None else tokens - before - self.seen_tokens
+        self.seen_tokens = 0
         if before is not None and tokens - before >= _MORE_THAN_CANARIES_TOKENS:
             self.generated_ms = at_ms
 

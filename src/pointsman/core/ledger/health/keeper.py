@@ -25,11 +25,12 @@ from pointsman.core.model.worker import WorkerId, WorkerSpec
 _COUNTED = frozenset({Fault.LOST, Fault.SERVER_ERROR, Fault.ERROR_EVENT, Fault.MALFORMED, Fault.LATE})
 """Faults that open the breaker. A late connection is a doubt, and being overloaded is no fault."""
 _CRASHES_TO_STOP = 2
-"""Canaries of which a worker died until it gets no more."""
+"""Canaries of which a worker died, with none that passed between, until it gets no more."""
 _MOST_CRASHES = 1_000
 """Workers of which they are counted."""
+_TICK_MS = 1_000.0
 _TICKS_APART_MS = 3_000.0
-"""When ticks are further apart the front end itself was held up, and looks at nobody."""
+"""When ticks are further apart, or by half a heartbeat, the front end itself was held up, and looks at nobody."""
 _CANARY_MISSED = 3.0
 """Times that a canary may take after which nobody will say how it went."""
 
@@ -55,7 +56,7 @@ class HealthKeeper:
         """How they went."""
         self._blame = Blame()
         self._crashes: Counter[WorkerId] = Counter()
-        """Canaries that a worker died of, in all its lives."""
+        """Canaries that a worker died of since one passed, in all its lives."""
         self._review = Review(entries, write)
         self._ticked_ms: float | None = None
 
@@ -169,6 +170,7 @@ class HealthKeeper:
         if entry is None:
             return
         entry.health.signs.read(event)
+        entry.health.seen_tokens += event.tokens
         if event.tokens and event.last_ms > entry.health.last_token_ms and entry.health.token_seen(event.last_ms):
             self.moved(entry)
 
@@ -182,6 +184,8 @@ class HealthKeeper:
         """A canary came back, or did not. Of one that was sent to a process before this one nothing follows."""
         if event.result is ev.CanaryResult.LOST:
             self._count_crash(event.worker)
+        elif event.result is ev.CanaryResult.PASSED:
+            self._crashes.pop(event.worker, None)
         entry = self._entries.get(event.worker)
         if entry is not None:
             self.canaries[event.worker, event.result] += 1
@@ -193,6 +197,9 @@ class HealthKeeper:
         health.canary_total_ms = event.total_ms
         if event.result is ev.CanaryResult.LOST and self._crashes[event.worker] >= _CRASHES_TO_STOP:
             health.no_canaries(f"{self._crashes[event.worker]} canaries ended with its connection lost", event.at_ms)
+        if event.result is ev.CanaryResult.LATE and self._held_up(event.at_ms):
+            self.moved(entry)
+            return  # the front end itself did not look
         of_canary(self._judge, entry, event, self._entries.values())
         self.moved(entry)
 
@@ -206,7 +213,7 @@ class HealthKeeper:
 
     def ticked(self, at_ms: float) -> None:
         """Cool-offs and pauses end, and everybody's streams are looked at."""
-        held_up = self._ticked_ms is None or at_ms - self._ticked_ms > _TICKS_APART_MS
+        held_up = self._ticked_ms is None or self._held_up(at_ms)
         self._ticked_ms = at_ms
         moved = [entry for entry in self._entries.values() if self._time_passed(entry.health, at_ms)]
         if held_up or not self._settings.outliers:
@@ -214,6 +221,15 @@ class HealthKeeper:
         else:
             moved += self._judge.look(self._entries.values(), at_ms)
         self._all_moved(moved)
+
+    def _held_up(self, at_ms: float) -> bool:
+        """True if the front end did nothing for a while, so that what it saw last says nothing of workers."""
+        apart_ms = min(_TICKS_APART_MS, _TICK_MS + 0.5 * self._settings.heartbeat_ms)
+        return self._ticked_ms is not None and at_ms - self._ticked_ms > apart_ms
+
+    def computes(self, entry: WorkerEntry, at_ms: float) -> bool:
+        """True if a long prompt that is being computed may be why it answers no probe."""
+        return self._judge.computes(entry, at_ms)
 
     def _time_passed(self, health: Health, at_ms: float) -> bool:
         """True if that ended a pause or a cool-off."""

@@ -39,9 +39,9 @@ class Signs:
     """Of one incarnation of a worker."""
 
     __slots__ = (
-        "_first_tokens",
         "_busy_ms",
         "_covered_ms",
+        "_first_tokens",
         "_prefilled",
         "_prefilled_tokens",
         "_readings",

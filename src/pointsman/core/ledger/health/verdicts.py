@@ -31,6 +31,10 @@ _CRAWLS_ON = 1.25
 _ALONE_OUT_AFTER = 6.0
 """Heartbeats of silence in one or two streams while canaries pass: an engine may hold back what it generates."""
 _FEW_STREAMS = 3
+_HELD_BACK_TOKENS = 5
+"""Of each silent stream, by which its own count has to grow between two heartbeats."""
+_COMPUTES_FOR = 6.0
+"""Heartbeats for which a long prompt may explain that probes are not answered."""
 _GAPS = 10.0
 """Usual times between two tokens that are no silence yet."""
 _PREFILL_FACTOR = 2.0
@@ -103,6 +107,19 @@ class Judge:
             return None
         return at_ms - max(health.last_token_ms, min(waiting))
 
+    def stands_still(self, entry: WorkerEntry, at_ms: float) -> bool:
+        """True if nothing comes of the streams that are there, and nothing explains it."""
+        silent_ms = self.silent_ms(entry, at_ms)
+        return silent_ms is not None and silent_ms >= self._patience_ms(entry, DOUBT_AFTER)
+
+    def computes(self, entry: WorkerEntry, at_ms: float) -> bool:
+        """True if a long prompt may keep it from anything else."""
+        waiting = [flight.dispatched_ms for flight in entry.flights.values() if flight.prefill_tokens]
+        if not waiting:
+            return False
+        most_ms = min(self._prefill_ms(entry, self.comparison.step(entry)), _COMPUTES_FOR * self.settings.heartbeat_ms)
+        return at_ms - max(entry.health.last_token_ms, min(waiting)) < most_ms
+
     def _patience_ms(self, entry: WorkerEntry, heartbeats: float) -> float:
         """How long it may be silent."""
         gap_ms = 0.0
@@ -135,7 +152,7 @@ class Judge:
         what = f"{streams} streams" if streams else f"{len(entry.flights)} requests"
         reason = f"no token for {silent_ms / 1000:.0f} s with {what} there"
         few = streams < _FEW_STREAMS
-        if few and at_ms - health.generated_ms < 1.5 * settings.heartbeat_ms:
+        if (few or self._holds_back(entry, streams)) and at_ms - health.generated_ms < 1.5 * settings.heartbeat_ms:
             return  # it says that it generates, and an engine may hold a tool call back until it is whole
         out_after = OUT_AFTER
         canary_passed = health.canary_last is CanaryResult.PASSED and (health.canary_at_ms or 0.0) > at_ms - silent_ms
@@ -145,6 +162,12 @@ class Judge:
             health.leave_out(Cause.STALLED, reason, at_ms)
         else:
             health.doubt(Cause.STALLED, reason + (", as at most of its like" if all_alike else ""), at_ms)
+
+    def _holds_back(self, entry: WorkerEntry, streams: int) -> bool:
+        """True if it generates more than it shows, and only the streams that are silent can be what for."""
+        if entry.health.unseen_tokens < _HELD_BACK_TOKENS * streams or others_sequences(self.table, entry):
+            return False
+        return all(flight.request.streamed for flight in entry.flights.values())
 
     def _crawls(self, entry: WorkerEntry, flow: Flow | None, slower: float | None, at_ms: float) -> bool:
         """True if its streams crawl beside those of its like."""
