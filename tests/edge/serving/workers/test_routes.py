@@ -128,6 +128,16 @@ async def test_drained_and_resumed(fleet: Fleet) -> None:
     assert usable(fleet) == {"a"}
 
 
+async def test_drained_without_a_grace(fleet: Fleet) -> None:
+    await fleet.engine("a")
+    await fleet.open()
+    drained = await fleet.ask("/v1/workers/a/drain", {"grace": "0s"}, admin=True)
+    assert (drained.status, usable(fleet)) == (200, set())
+    drain = fleet.frontend.drains.of("a")
+    assert drain is not None
+    assert drain.migrates_ms == drain.began_ms
+
+
 async def test_bad_input(fleet: Fleet) -> None:
     await fleet.engine("a")
     await fleet.open()

@@ -24,7 +24,7 @@ class DrainBody(msgspec.Struct, forbid_unknown_fields=True):
 
     reason: Annotated[str, Meta(min_length=1)] = "by hand"
     grace: str | None = None
-    """What requests there get, such as `5m`; absent: `control-plane.drain_grace`."""
+    """What requests there get, such as `5m`, or `0s`: they move at once. Absent: `control-plane.drain_grace`."""
 
 
 class FrontEndsReport(msgspec.Struct):
@@ -102,7 +102,7 @@ class WorkerRoutes:
         name, body = request.match_info["name"], await request.read()
         try:
             wanted = msgspec.json.decode(body, type=DrainBody) if body.strip() else DrainBody()
-            grace_s = None if wanted.grace is None else Duration.parse(wanted.grace).s
+            grace_s = None if wanted.grace is None else _grace_s(wanted.grace)
         except msgspec.MsgspecError as error:
             return _refused(400, str(error))
         except ValueError as error:
@@ -126,6 +126,11 @@ class WorkerRoutes:
     def _report(self, name: str, state: str, reach: Reach) -> ChangeReport:
         front_ends = FrontEndsReport(reach.reached, list(reach.missing))
         return ChangeReport(name, state, self._drains.in_flight(name), front_ends)
+
+
+def _grace_s(text: str) -> float:
+    """Raises ValueError."""
+    return 0.0 if text.strip() in ("0", "0s") else Duration.parse(text).s
 
 
 def _refused(status: int, message: str, param: str | None = None) -> web.Response:
