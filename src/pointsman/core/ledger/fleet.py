@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.caches import Caches
@@ -18,12 +15,13 @@ from pointsman.core.ledger.health.keeper import HealthKeeper
 from pointsman.core.ledger.health.settings import QUIET_SETTINGS, HealthSettings
 from pointsman.core.ledger.health.verdicts import Judge
 from pointsman.core.ledger.replicas import Replicas
+from pointsman.core.ledger.request_exclusions import exclude_for_prefill, exclude_for_request
 from pointsman.core.ledger.reuse import Reuse
-from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
+from pointsman.core.ledger.snapshot import WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.table import FleetTable
 from pointsman.core.ledger.token_ratio import PRIOR_BYTES_PER_TOKEN
-from pointsman.core.model.blocks import BlockUnit
+from pointsman.core.ledger.worker_snapshot import worker_snapshot
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.guards import NO_GUARDS, Guards
@@ -234,9 +232,7 @@ class Fleet:
         health = entry.health
         was_lost = health.lost
         computes = not event.reachable and self.health.computes(entry, event.at_ms)
-        health.probed(
-            event.reachable, event.ready, event.reason, event.at_ms, refused=event.refused, computes=computes
-        )
+        health.probed(event.reachable, event.ready, event.reason, event.at_ms, refused=event.refused, computes=computes)
         if health.lost and not was_lost:
             self._process_lost(entry)
         elif health.usable_by_probes and not entry.was_ready:
@@ -355,10 +351,10 @@ class Fleet:
         table = self.table.cells.take(group.slots, axis=1)
         self.caches.write(request, group, table, bytes_per_token)
         if stage is Stage.PREFILL:
-            _exclude_for_prefill(group, table)
+            exclude_for_prefill(group, table)
         for row, entry in group.adapter_entries:
             table[Column.ADAPTER_MISSING, row] = request.model not in entry.adapters
-        _exclude_for_request(request, group, tried, table, self.replicas.expected_at)
+        exclude_for_request(request, group, tried, table, self.replicas.expected_at)
         lifted = self._guards is not NO_GUARDS and guard(self._guards, request, group, table)
         return FleetView(group.workers, table, outlook, lifted)
 
@@ -368,50 +364,7 @@ class Fleet:
 
     def snapshots(self) -> tuple[WorkerSnapshot, ...]:
         """All workers, in the order in which they joined."""
-        return tuple(self._snapshot(entry) for entry in self._entries.values())
-
-    def _snapshot(self, entry: WorkerEntry) -> WorkerSnapshot:
-        column = self.table.cells[:, entry.slot]
-        not_ours = entry.not_ours
-        status = Exclusion(int(column[Column.EXCLUSION]))
-        return WorkerSnapshot(
-            id=entry.id,
-            spec=entry.spec,
-            state="ready" if status is Exclusion.NONE else status.name.lower(),
-            usable=status is Exclusion.NONE,
-            reason=entry.draining if entry.draining and status is Exclusion.DRAINING else entry.health.reason,
-            running=entry.in_flight,
-            sequences=int(column[Column.RUNNING]) - not_ours.sequences,
-            foreign=int(column[Column.FOREIGN]),
-            queued=int(column[Column.QUEUED]),
-            prefill_tokens=int(column[Column.PREFILL_TOKENS]) - not_ours.prefill_tokens,
-            kv_tokens=int(column[Column.KV_TOKENS]) - not_ours.kv_tokens,
-            kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
-            kv_use=entry.kv_use,
-            gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,
-            gpu_memory=entry.gpu_memory,
-            health=entry.health.snapshot(),
-            faults=entry.faults.snapshot(),
-            text_blocks=self.caches.text_blocks_held(entry.slot),
-            kv=self._kv_snapshot(entry.slot),
-            drift=entry.drift.share,
-            drift_reason=entry.drift.reason,
-            exact=self.caches.is_exact(entry.slot),
-            totals=entry.totals,
-            times=None if self._times is None else self._times.snapshot(entry),
-            others=entry.others,
-        )
-
-    def _kv_snapshot(self, slot: int) -> KvSnapshot:
-        view = self.caches.view(slot)
-        return KvSnapshot(
-            state=view.state,
-            reason=view.fault or view.reason,
-            confidence=self.caches.confidence(slot),
-            block_size_tokens=view.spec.block_size_tokens if view.spec else None,
-            blocks=self.caches.exact_blocks_held(slot),
-            orphan_blocks=view.orphan_blocks,
-        )
+        return tuple(worker_snapshot(entry, self.table, self.caches, self._times) for entry in self._entries.values())
 
     def _group(self, model: str) -> ModelGroup:
         return self._groups.of(model, self._entries.values())
@@ -433,49 +386,3 @@ class Fleet:
         if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:
             status = Exclusion.ROLE
         self.table.cells[Column.EXCLUSION, entry.slot] = status
-
-
-def _exclude_for_prefill(group: ModelGroup, table: NDArray[np.int64]) -> None:
-    """The table excludes those that only prefill, as for whole requests; for a prefill alone it is the others' turn."""
-    exclusion = table[Column.EXCLUSION]
-    rows = group.prefill_rows
-    exclusion[rows] = np.where(exclusion[rows] == Exclusion.ROLE, Exclusion.NONE, exclusion[rows])
-    rows = group.decode_rows
-    exclusion[rows] = np.where(exclusion[rows] == Exclusion.NONE, Exclusion.ROLE, exclusion[rows])
-
-
-def _exclude_for_request(
-    request: Request,
-    group: ModelGroup,
-    tried: Collection[WorkerId],
-    table: NDArray[np.int64],
-    expected_at: Mapping[int, int],
-) -> None:
-    """Reasons that hold for this request only; they never hide a reason that the worker has already.
-
-    `expected_at`: sequences by slot that are there by a guess, by which nobody is turned away.
-    """
-    exclusion = table[Column.EXCLUSION]
-    if tried:
-        rows = [row for row, worker in enumerate(group.workers) if worker in tried]
-        exclusion[rows] = np.where(exclusion[rows] == 0, Exclusion.ALREADY_TRIED, exclusion[rows])
-    if request.pinned_worker is not None:
-        for row, worker in enumerate(group.workers):
-            if worker != request.pinned_worker and exclusion[row] == 0:
-                exclusion[row] = Exclusion.PINNED_ELSEWHERE
-    if request.blocks.unit is BlockUnit.TOKENS:
-        # An estimated length excludes nobody: the engine judges it.
-        context = table[Column.CONTEXT_TOKENS]
-        short = (context > 0) & (context < request.prompt_tokens) & (exclusion == 0)
-        exclusion[short] = Exclusion.CONTEXT_TOO_SMALL
-    if group.any_queue_limit:
-        limit = table[Column.QUEUE_LIMIT]
-        full = (limit > 0) & (table[Column.QUEUED] >= limit) & (exclusion == 0)
-        exclusion[full] = Exclusion.QUEUE_FULL
-    if group.any_cap:
-        cap, running = table[Column.CAP], table[Column.RUNNING]
-        if expected_at:
-            guessed = (expected_at.get(int(slot), 0) for slot in group.slots)
-            running = running - np.fromiter(guessed, np.int64, len(group.slots))
-        full = (cap > 0) & (running >= cap) & (exclusion == 0)
-        exclusion[full] = Exclusion.AT_CAP

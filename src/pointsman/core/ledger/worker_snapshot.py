@@ -1,0 +1,56 @@
+"""The snapshot of one worker, from all that the ledger keeps of it."""
+
+from __future__ import annotations
+
+from pointsman.core.ledger.caches import Caches
+from pointsman.core.ledger.entries import WorkerEntry
+from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
+from pointsman.core.ledger.step_times import StepTimes
+from pointsman.core.ledger.table import FleetTable
+from pointsman.core.model.view import Column, Exclusion
+
+
+def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times: StepTimes | None) -> WorkerSnapshot:
+    """One worker as it stands."""
+    column = table.cells[:, entry.slot]
+    not_ours = entry.not_ours
+    status = Exclusion(int(column[Column.EXCLUSION]))
+    return WorkerSnapshot(
+        id=entry.id,
+        spec=entry.spec,
+        state="ready" if status is Exclusion.NONE else status.name.lower(),
+        usable=status is Exclusion.NONE,
+        reason=entry.draining if entry.draining and status is Exclusion.DRAINING else entry.health.reason,
+        running=entry.in_flight,
+        sequences=int(column[Column.RUNNING]) - not_ours.sequences,
+        foreign=int(column[Column.FOREIGN]),
+        queued=int(column[Column.QUEUED]),
+        prefill_tokens=int(column[Column.PREFILL_TOKENS]) - not_ours.prefill_tokens,
+        kv_tokens=int(column[Column.KV_TOKENS]) - not_ours.kv_tokens,
+        kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
+        kv_use=entry.kv_use,
+        gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,
+        gpu_memory=entry.gpu_memory,
+        health=entry.health.snapshot(),
+        faults=entry.faults.snapshot(),
+        text_blocks=caches.text_blocks_held(entry.slot),
+        kv=_kv_snapshot(caches, entry.slot),
+        drift=entry.drift.share,
+        drift_reason=entry.drift.reason,
+        exact=caches.is_exact(entry.slot),
+        totals=entry.totals,
+        times=None if times is None else times.snapshot(entry),
+        others=entry.others,
+    )
+
+
+def _kv_snapshot(caches: Caches, slot: int) -> KvSnapshot:
+    view = caches.view(slot)
+    return KvSnapshot(
+        state=view.state,
+        reason=view.fault or view.reason,
+        confidence=caches.confidence(slot),
+        block_size_tokens=view.spec.block_size_tokens if view.spec else None,
+        blocks=caches.exact_blocks_held(slot),
+        orphan_blocks=view.orphan_blocks,
+    )
