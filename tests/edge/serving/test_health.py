@@ -119,6 +119,14 @@ class TestLog:
         HealthLog().write([*changes, change(worker=B), change(worker=worker_id("a", 1), reason="another")])
         assert [record.getMessage().split(" is not")[0] for record in caplog.records] == ["a (8 ranks)", "b/0", "a/1"]
 
+    def test_what_befalls_a_thousand_engines_at_once_is_no_thousand_lines(self, caplog) -> None:
+        many = [change(worker=worker_id(f"e{number}"), reason=f"no token for {number} s") for number in range(1_000)]
+        HealthLog().write([*many, change("ready", "no")])
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 52
+        assert "a/0 is not ready" in said[50]
+        assert said[51].endswith("of 950 engines more; `pointsman status` shows which")
+
     def test_pauses_are_said_once_a_minute(self, caplog) -> None:
         log = HealthLog()
         for second in range(0, 150, 10):

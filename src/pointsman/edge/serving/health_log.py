@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 from pointsman.core.ledger.health.changes import HealthChange
@@ -10,6 +11,8 @@ from pointsman.core.ledger.health.facts import Known
 from pointsman.core.model.worker import WorkerId, engine_of
 
 PAUSE_SAID_EVERY_MS = 60_000.0
+MOST_ALIKE = 50
+"""Engines of which the same kind of change has a line of its own, out of those that come together within a second."""
 
 _log = logging.getLogger("pointsman.health")
 
@@ -27,8 +30,16 @@ class HealthLog:
             if change.what != "paused" or self._pause_is_news(change):
                 key = (engine_of(change.worker), change.what, change.state, change.reason)
                 alike.setdefault(key, []).append(change)
+        said: Counter[tuple[str, str, str]] = Counter()
         for (engine, *_), same in alike.items():
-            self._say(engine, same)
+            kind = same[0].what, same[0].state, same[0].cause.value
+            said[kind] += 1
+            if said[kind] <= MOST_ALIKE:
+                self._say(engine, same)
+        for (what, state, cause), count in said.items():
+            if count > MOST_ALIKE:
+                message = "the same (%s: %s, by %s) of %d engines more; `pointsman status` shows which"
+                _log.warning(message, what, state, cause, count - MOST_ALIKE)
 
     def _pause_is_news(self, change: HealthChange) -> bool:
         if change.at_ms < self._say_pause_ms.get(change.worker, change.at_ms):
