@@ -86,7 +86,15 @@ def test_an_address_that_is_none_is_refused(url):
 
 
 def test_ports_that_only_look_like_the_default_one_make_other_engines():
-    urls = ["http://a", "http://a:8080", "http://a:443", "https://a", "https://a:80", "http://[::80]", "http://[::]:180"]
+    urls = [
+        "http://a",
+        "http://a:8080",
+        "http://a:443",
+        "https://a",
+        "https://a:80",
+        "http://[::80]",
+        "http://[::]:180",
+    ]
     assert len({same_url(url) for url in urls}) == len(urls)
 
 

@@ -72,7 +72,5 @@ def test_faults(text: str, message: str) -> None:
 
 
 def test_a_secret_that_is_missing() -> None:
-    with pytest.raises(
-        ConfigError, match=r"replicas\.secret_env: environment variable S is not set.*secret_env"
-    ):
+    with pytest.raises(ConfigError, match=r"replicas\.secret_env: environment variable S is not set.*secret_env"):
         settings("replicas: {secret_env: S}")

@@ -183,7 +183,15 @@ FAULTS = [
         15.0,
         (STAYS, STAYS, STAYS),
     ),
-    Fault("metric lies", _lie, _tell_the_truth, 40.0, re.compile("metrics have no usable value"), 15.0, (STAYS, STAYS, STAYS)),
+    Fault(
+        "metric lies",
+        _lie,
+        _tell_the_truth,
+        40.0,
+        re.compile("metrics have no usable value"),
+        15.0,
+        (STAYS, STAYS, STAYS),
+    ),
     Fault(
         "DNS change",
         _move,

@@ -18,8 +18,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     canary_idle: Annotated[
         Duration | None,
         Meta(
-            description="Without any token for so long an idle vLLM, SGLang or TensorRT-LLM gets a canary; `none`: only "
-            "engines in doubt do."
+            description="Without any token for so long an idle vLLM, SGLang or TensorRT-LLM gets a canary; "
+            "`none`: only engines in doubt do."
         ),
     ] = Duration(60)
     canary_limit: Annotated[Duration | None, Meta(description="What a canary may take; absent: two heartbeats.")] = None

@@ -1,4 +1,4 @@
-"""HealthWatch: tells the ledger how streams fare, sends canaries that are due, and writes down what became of health."""
+"""HealthWatch: tells the ledger how streams fare, sends canaries that are due, and logs what became of health."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     failed_at: list[str] = []
     """Workers that failed it, or gave it away, before it went to the one above."""
     migrations: int = 0
-    """Times that its stream went on elsewhere; the decision is the last one then, and says nothing of its first token."""
+    """Times that its stream went on elsewhere; then the decision is the last one, not that of its first token."""
     dispatched_ms: float | None = None
     """From its arrival, as the next two."""
     first_token_ms: float | None = None

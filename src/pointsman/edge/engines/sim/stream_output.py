@@ -92,7 +92,8 @@ class StreamOutput:
         """What comes before the first token of a choice: the role in a chat, the prompt where it is echoed."""
         spec = self._generation.spec
         if spec.chat:
-            ids = b',"prompt_token_ids":%b,"prompt_text":null' % _encode(choice.prompt if spec.return_token_ids else None)
+            prompt = choice.prompt if spec.return_token_ids else None
+            ids = b',"prompt_token_ids":%b,"prompt_text":null' % _encode(prompt)
             return (
                 self._head
                 + b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
