@@ -5,6 +5,7 @@ Step times of all workers are known and learned on, and the record of the decisi
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections import deque
@@ -52,12 +53,13 @@ class _Exchange(Exchange):
     """Of a request without a client or an engine."""
 
     def __init__(self) -> None:
+        for field in dataclasses.fields(Exchange):
+            if field.default_factory is not dataclasses.MISSING:
+                setattr(self, field.name, field.default_factory())
+            elif field.default is not dataclasses.MISSING:
+                setattr(self, field.name, field.default)
         self.client_request_id = b""
-        self.record = self.relay = self.ticket = None
-        self.attempts = self.http_status = 0
         self.status = "finished"
-        self.shadows = {}
-        self.dispatched_ms = None
 
 
 class ExactBench:

@@ -16,19 +16,26 @@ from support.told_streams import hear
 
 pytestmark = pytest.mark.local
 
-BODY = {
-    "model": "first",
-    "messages": [{"role": "user", "content": "Count from one to ninety, in words."}],
-    "stream": True,
-    "temperature": 0,
-    "max_tokens": 300,
-    "stream_options": {"include_usage": True},
-}
+TASKS = (
+    "Count from one to ninety, in words.",
+    "Name the months of the year and what each is known for.",
+    "Tell me about the sea.",
+    "List twenty animals.",
+)
+DIVERGED = "another run of it says something else than the first one did"
 
 
-def ask(url: str):
+def ask(url: str, task: str):
+    body = {
+        "model": "first",
+        "messages": [{"role": "user", "content": task}],
+        "stream": True,
+        "temperature": 0,
+        "max_tokens": 300,
+        "stream_options": {"include_usage": True},
+    }
     request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(BODY).encode(), {"content-type": "application/json"}
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
     return urllib.request.urlopen(request, timeout=120)
 
@@ -42,21 +49,31 @@ def process_at(up_fleet, url: str) -> psutil.Process:
     raise AssertionError(f"nobody listens at {url}")
 
 
-def test_the_stream_goes_on(up_fleet) -> None:
-    with ask(up_fleet.url) as whole:
+def heard_whole(up_fleet, task: str) -> bool:
+    """Kill the engine of a stream: whether it went on exactly. llama.cpp rounds otherwise where a prompt is cached, so
+    a second run may say something else; then the client is told so."""
+    with ask(up_fleet.url, task) as whole:
         expected = hear(whole.read())
     assert not expected.errors
-    with ask(up_fleet.url) as stream:
+    with ask(up_fleet.url, task) as stream:
         worker = stream.headers["x-pointsman-worker"]
         began = b"".join(stream.readline() for _ in range(60))
         os.kill(process_at(up_fleet, up_fleet.engine_url(worker)).pid, signal.SIGKILL)
         heard = hear(began + stream.read())
-    assert heard.errors == []
-    assert len({name[0] for name in heard.names}) == 1, "its id; llama.cpp tells another time in each event"
-    assert (heard.texts, heard.roles, heard.finishes) == (expected.texts, expected.roles, expected.finishes)
-    assert (heard.usages, heard.dones) == (expected.usages, 1)
-    assert up_fleet.status()["requests"]["migrations_total"] == 1
     deadline = time.monotonic() + 60
     while any(worker["state"] != "ready" for worker in up_fleet.status()["workers"]):
         assert time.monotonic() < deadline, "the engine was not started again"
         time.sleep(0.1)
+    if heard.errors:
+        assert heard.errors == [f"the stream broke: {DIVERGED}"]
+        assert heard.dones == 0
+        return False
+    assert len({name[0] for name in heard.names}) == 1, "its id; llama.cpp tells another time in each event"
+    assert (heard.texts, heard.roles, heard.finishes) == (expected.texts, expected.roles, expected.finishes)
+    assert (heard.usages, heard.dones) == (expected.usages, 1)
+    return True
+
+
+def test_the_stream_goes_on(up_fleet) -> None:
+    assert any(heard_whole(up_fleet, task) for task in TASKS)
+    assert up_fleet.status()["requests"]["migrations_total"] >= 1

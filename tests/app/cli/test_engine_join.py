@@ -146,6 +146,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     asyncio.run(server.stop())
 
 
+@pytest.mark.faults
 def test_through_etcd_frozen_and_killed(start: Callable[..., Any], etcd: EtcdServer, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(
@@ -205,6 +206,7 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
+@pytest.mark.faults
 def test_front_ends_of_one_port_and_those_that_replace_them(start: Callable[..., Any]) -> None:
     """The engine tells one of them; the others hear it from there, and so do new ones."""
     port = free_ports(3)

@@ -159,12 +159,12 @@ def test_nodes_that_are_down_from_the_start_stay_so_and_are_told(capsys: Capture
     cluster, small, file = tmp_path / "c.yaml", tmp_path / "small.yaml", tmp_path / "s.json"
     cluster.write_text("nodes: [{name: a, count: 8, gpus: 8, ready: false}, {name: b, gpus: 8}]\n")
     small.write_text("name: small\nroles: {w: {replicas: 1, resources: {gpus: 8}}}\n")
-    options = ("--hours", 50, "--runs-h", 0.5, "--fails-every-h", 1, "--repair-h", 0.01, "--json", file)
+    options = ("--hours", 12, "--runs-h", 0.5, "--fails-every-h", 1, "--repair-h", 0.01, "--json", file)
     assert _simulate("--cluster", cluster, "--deployment", small, *options) == 0
     assert "8 of 72 GPUs can be used: the others are in use, or on nodes that are down" in capsys.readouterr().err
     (run,) = json.loads(file.read_text())["runs"]
     # One gang at a time: nodes that were down do not come back because nodes fail and return.
-    assert run["finished"] <= 50 / (1 / 6)
+    assert run["finished"] <= 12 / (1 / 6)
     assert run["measures"]["placed_share"] < 0.4
 
 

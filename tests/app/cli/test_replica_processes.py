@@ -60,6 +60,7 @@ async def ask(session: aiohttp.ClientSession, url: str) -> None:
             pass
 
 
+@pytest.mark.faults
 async def test_stopped_continued_and_killed(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = tmp_path / "r"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))

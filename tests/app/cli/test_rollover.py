@@ -96,6 +96,7 @@ def engine(start: Start) -> str:
     return url
 
 
+@pytest.mark.faults
 async def test_replaced_three_times_under_load_no_request_fails(
     start: Start, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,6 +201,7 @@ def policy_at(port: int) -> str:
         return str(json.load(answer)["policy"])
 
 
+@pytest.mark.faults
 async def test_a_new_front_end_knows_engines_that_registered_themselves(start: Start, engine: str) -> None:
     """They are known to the others only, who tell it before it takes anybody's place."""
     port = free_ports(3)
@@ -230,6 +232,7 @@ def ready_workers(port: int) -> int:
         return sum(worker["state"] == "ready" for worker in json.load(answer)["workers"])
 
 
+@pytest.mark.faults
 async def test_a_front_end_that_never_comes_back_keeps_nobody_waiting(
     start: Start, engine: str, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ class UpstreamPool:
             raise UpstreamConnectError(f"can't connect to {origin}: the pool is closed")
         loop = asyncio.get_running_loop()
         connection = UpstreamProtocol(self, origin, loop)
+        connection.made_s = loop.time()
         trust = self._trusts.of(origin)
         try:
             async with asyncio.timeout(self.connect_timeout_s):

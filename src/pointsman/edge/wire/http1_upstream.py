@@ -132,7 +132,7 @@ class UpstreamProtocol(asyncio.Protocol):
         self.reused = False
         """It has served another request before."""
         self.idle_since_s = 0.0
-        self.made_s = loop.time()
+        self.made_s = 0.0
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._sink: ResponseSink | None = None
