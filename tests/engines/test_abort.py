@@ -51,7 +51,7 @@ async def test_closing_the_connection_aborts(server, http, path, body, requests)
 
     async with aiohttp.ClientSession(headers=headers) as client:
         call = asyncio.create_task(client.post(server.url + path, json=body))
-        await until(adapter, http, requests, 10.0)
+        await until(adapter, http, requests, 60.0)
         if body.get("stream"):
             await (await call).content.readany()
             (await call).close()

@@ -84,8 +84,9 @@ async def test_one_is_killed_while_streams_come_from_it(vllms: dict[str, Any], f
     ]
 
     def all_tell() -> bool:
-        [two] = [worker for worker in front_end.ledger.snapshot().workers if worker.id == "two/0"]
-        return two.running == len(ASKED) and two.kv_tokens > 45 * two.running
+        # By events: an API server that its engine outruns puts many tokens into each, so few come in all.
+        told = [relay.events for worker, relay in front_end.dispatcher.streams() if worker == "two/0"]
+        return len(told) == len(ASKED) and min(told) >= 5
 
     await eventually(all_tell, 120.0)
     await asyncio.to_thread(vllms["two"].kill)
