@@ -28,7 +28,7 @@ LONG: dict[str, Any] = {
     "model": "tiny",
     "stream": True,
     "temperature": 0,
-    "max_tokens": 200,
+    "max_tokens": 300,
     "ignore_eos": True,
     "stream_options": {"include_usage": True},
 }
