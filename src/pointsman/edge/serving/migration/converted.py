@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
 from pointsman.edge.serving.migration.said import Said
+from pointsman.edge.serving.migration.scanned import ScannedStream
 from pointsman.edge.serving.migration.sse_events import (
     DONE,
     failure_of,
@@ -45,49 +45,22 @@ class Seam:
     """The client did not ask for token ids."""
 
 
-class ConvertedStream:
+class ConvertedStream(ScannedStream):
     """Reads a completion's stream. One JSON text is read and written for each event: few streams ever get here."""
 
-    __slots__ = (
-        "_ended",
-        "_head",
-        "_offset",
-        "_on_fault",
-        "_scanner",
-        "_seam",
-        "_stops",
-        "_tokens",
-        "_transcript",
-        "_usage",
-        "complete",
-        "fault",
-        "held",
-        "repeated",
-    )
+    __slots__ = ("_ended", "_head", "_offset", "_seam", "_stops", "_tokens", "_usage")
 
     def __init__(self, transcript: Transcript, seam: Seam, on_fault: Callable[[], None]) -> None:
+        super().__init__(StreamScanner(whole_events=True), transcript, on_fault)
         said = transcript.said
-        self._transcript = transcript
         self._offset = said.text_offset
         self._seam = seam
-        self._on_fault = on_fault
-        self._scanner = StreamScanner(whole_events=True)
         self._head = head_of(said, chat=seam.chat)
         text = said.text(("content", 0) if seam.chat else ("text", 0))
         self._stops = SeamStops(seam.stops, text, seam.held, include=seam.include_stop)
         self._tokens = seam.kept_tokens
         self._usage: Usage | None = None
         self._ended = False
-        self.fault: PointsmanError | None = None
-        self.complete = False
-        """A stop string ended the answer here: the engine need not go on."""
-        self.held = b""
-        self.repeated = 0
-
-    @property
-    def events(self) -> int:
-        """Data events of this engine."""
-        return self._scanner.events
 
     @property
     def usage(self) -> Usage | None:
@@ -98,16 +71,6 @@ class ConvertedStream:
     def done(self) -> bool:
         """Nothing more comes."""
         return self._scanner.done or self.complete
-
-    @property
-    def error(self) -> bool:
-        """An error event was seen."""
-        return self._scanner.error
-
-    @property
-    def blames_request(self) -> bool:
-        """Errors that were seen are the request's own."""
-        return self._scanner.blames_request
 
     def feed(self, data: bytes) -> bytes:
         """The next bytes; returns the client's events."""

@@ -8,6 +8,7 @@ from typing import Any
 from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.serving.breaks import CutShortError, DivergedError, ErrorEventError
 from pointsman.edge.serving.migration.said import Channel, pieces_of
+from pointsman.edge.serving.migration.scanned import ScannedStream
 from pointsman.edge.serving.migration.sse_events import (
     Choice,
     failure_of,
@@ -21,10 +22,9 @@ from pointsman.edge.serving.migration.sse_events import (
 from pointsman.edge.serving.migration.strip import without_ids
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
-from pointsman.edge.wire.usage import Usage
 
 
-class ReplayedStream:
+class ReplayedStream(ScannedStream):
     """Of an engine that was sent the client's own request.
 
     Text is compared by channel (content, reasoning, the name and arguments of each tool call), since engines cut it
@@ -35,31 +35,12 @@ class ReplayedStream:
         strips: the client did not ask for the token ids that it comes with.
     """
 
-    __slots__ = (
-        "_at",
-        "_caught_up",
-        "_had",
-        "_head",
-        "_ids_left",
-        "_logprobs_left",
-        "_on_fault",
-        "_said",
-        "_scanner",
-        "_strips",
-        "_transcript",
-        "complete",
-        "fault",
-        "held",
-        "repeated",
-    )
+    __slots__ = ("_at", "_caught_up", "_had", "_head", "_ids_left", "_logprobs_left", "_said", "_strips")
 
     def __init__(self, transcript: Transcript, on_fault: Callable[[], None], *, hide_usage: bool, strips: bool) -> None:
-        said = transcript.said
-        self._transcript = transcript
-        self._said = said
-        self._on_fault = on_fault
+        super().__init__(StreamScanner(hide_usage=hide_usage, whole_events=True), transcript, on_fault)
+        said = self._said = transcript.said
         self._strips = strips
-        self._scanner = StreamScanner(hide_usage=hide_usage, whole_events=True)
         self._had: dict[Channel, str] = {channel: "".join(texts) for channel, texts in said.pieces.items()}
         self._at: dict[Channel, int] = {}
         """How far what the client has was said again; what a long answer has left is not copied for each event."""
@@ -67,36 +48,6 @@ class ReplayedStream:
         self._ids_left = len(said.ids)
         self._caught_up = False
         self._head = None if said.head is None else (said.head.id, said.head.created, said.head.model)
-        self.fault: PointsmanError | None = None
-        self.complete = False
-        self.held = b""
-        self.repeated = 0
-        """Events that the client had got before."""
-
-    @property
-    def events(self) -> int:
-        """Data events of this engine, those that were repeated included."""
-        return self._scanner.events
-
-    @property
-    def usage(self) -> Usage | None:
-        """Of the whole answer, which this engine computed."""
-        return self._scanner.usage
-
-    @property
-    def done(self) -> bool:
-        """The stream's last event was seen."""
-        return self._scanner.done
-
-    @property
-    def error(self) -> bool:
-        """An error event was seen."""
-        return self._scanner.error
-
-    @property
-    def blames_request(self) -> bool:
-        """Errors that were seen are the request's own."""
-        return self._scanner.blames_request
 
     def feed(self, data: bytes) -> bytes:
         """The next bytes; returns what the client has not got yet."""

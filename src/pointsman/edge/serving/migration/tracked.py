@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.serving.breaks import CutShortError, ErrorEventError
+from pointsman.edge.serving.migration.scanned import ScannedStream
 from pointsman.edge.serving.migration.sse_events import failure_of, split_events, words_of
 from pointsman.edge.serving.migration.strip import without_answer_ids, without_ids, without_its_prompt
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.wire.sse import StreamScanner
-from pointsman.edge.wire.usage import Usage
 
 _GOES_ON = b'"finish_reason":null'
 _END_BYTES = 64
@@ -18,7 +17,7 @@ MAX_EVENT_BYTES = 32 * 2**20
 """The first event holds the prompt's ids, about 7 bytes a token."""
 
 
-class TrackedStream:
+class TrackedStream(ScannedStream):
     """Of the engine that a stream began at.
 
     Args:
@@ -27,53 +26,13 @@ class TrackedStream:
         on_fault: called once, when `fault` or `complete` is set.
     """
 
-    __slots__ = (
-        "_on_fault",
-        "_prompt_came",
-        "_scanner",
-        "_strips",
-        "_transcript",
-        "complete",
-        "fault",
-        "held",
-        "repeated",
-    )
+    __slots__ = ("_prompt_came", "_strips")
 
     def __init__(self, transcript: Transcript, on_fault: Callable[[], None], *, hide_usage: bool, strips: bool) -> None:
-        self._scanner = StreamScanner(hide_usage=hide_usage, whole_events=True, max_held_bytes=MAX_EVENT_BYTES)
-        self._transcript = transcript
-        self._on_fault = on_fault
+        scanner = StreamScanner(hide_usage=hide_usage, whole_events=True, max_held_bytes=MAX_EVENT_BYTES)
+        super().__init__(scanner, transcript, on_fault)
         self._strips = strips
         self._prompt_came = False
-        self.fault: PointsmanError | None = None
-        self.complete = False
-        self.held = b""
-        self.repeated = 0
-
-    @property
-    def events(self) -> int:
-        """Data events so far."""
-        return self._scanner.events
-
-    @property
-    def usage(self) -> Usage | None:
-        """The last one seen."""
-        return self._scanner.usage
-
-    @property
-    def done(self) -> bool:
-        """The stream's last event was seen."""
-        return self._scanner.done
-
-    @property
-    def error(self) -> bool:
-        """An error event was seen."""
-        return self._scanner.error
-
-    @property
-    def blames_request(self) -> bool:
-        """Errors that were seen are the request's own."""
-        return self._scanner.blames_request
 
     def feed(self, data: bytes) -> bytes:
         """The next bytes; returns whole events that go on to the client."""
