@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +19,7 @@ import trustme
 
 from pointsman.app.cli import main
 from support.etcd_server import EtcdServer
+from support.free_ports import free_ports
 
 LIMIT_S = 60.0
 
@@ -191,19 +190,6 @@ def test_a_second_signal_cuts(start: Callable[..., Any], unused_tcp_port: int) -
         assert engine.process.wait(LIMIT_S) == 0
         with pytest.raises((OSError, http.client.HTTPException)):
             running.result()
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
-    for first in range(11000 + os.getpid() % 8000, 20900, count):
-        try:
-            for port in range(first, first + count):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")
 
 
 @pytest.mark.faults

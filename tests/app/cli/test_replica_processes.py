@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -15,22 +14,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from support.free_ports import free_ports
+
 Start = Callable[..., Any]
 STREAMS = 6
 COUNT = 3
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
-    for first in range(21000 + os.getpid() % 8000, 32000, count):
-        try:
-            for port in range(first, first + count):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")
 
 
 def counts(admin_port: int) -> tuple[int, int, int]:

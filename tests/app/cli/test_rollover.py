@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import socket
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -19,22 +17,10 @@ import psutil
 import pytest
 
 from pointsman.app.cli import main
+from support.free_ports import free_ports
 
 Start = Callable[..., Any]
 TOKENS = 40
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
-    for first in range(21000 + os.getpid() % 8000, 32000, count):
-        try:
-            for port in range(first, first + count):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")
 
 
 class Crowd:

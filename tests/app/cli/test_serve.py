@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import time
@@ -18,6 +17,7 @@ import pytest
 
 from pointsman.app.cli import admin_client, main
 from pointsman.app.cli.siblings import front_ends_with
+from support.free_ports import free_ports
 
 Start = Callable[..., Any]
 
@@ -45,19 +45,6 @@ def ready(url: str) -> None:
         except OSError:
             time.sleep(0.02)
     raise AssertionError(f"{url} is never ready")
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row, below those that the system gives to clients meanwhile."""
-    for first in range(20000 + os.getpid() % 10000, 32000, count):
-        try:
-            for port in range(first, first + count):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")
 
 
 def test_serve_status_policies(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
