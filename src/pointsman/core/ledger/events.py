@@ -18,7 +18,8 @@ from pointsman.core.model.guards import Guards
 from pointsman.core.model.replica import ReplicaNews
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, BlockHash, KeySpec
-from pointsman.core.model.worker import WorkerId, WorkerSpec
+from pointsman.core.model.transfer import USUAL_RULES, TransferRules
+from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,25 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillLeg:
+    """The prompt is computed at another worker than the one that answers."""
+
+    worker: WorkerId
+    cached_tokens: int = 0
+    """Leading tokens that it is thought to hold."""
+    exact: bool = False
+    """By its own word."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullLeg:
+    """The beginning of the prompt is fetched from a worker that holds it."""
+
+    source: WorkerId
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatched:
     """It goes to a worker, which is thought to hold `cached_tokens` of it."""
 
@@ -182,6 +202,72 @@ class Dispatched:
     rest: Request | None = None
     """What is left of it where it goes on from what another worker generated: its prompt is longer by that, and its
     answer shorter. None: it is as admitted."""
+    prefill: PrefillLeg | None = None
+    """`worker` decodes what that one computed; it has to compute nothing of the prompt itself."""
+    pull: PullLeg | None = None
+    """Who computes the prompt fetches its beginning first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEnded:
+    """The prefill leg is answered: its worker keeps the KV until it was fetched, which may go on from now."""
+
+    request_id: str
+    at_ms: float
+    prompt_tokens: int | None = None
+    """By the engine's word."""
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillFailed:
+    """The prefill leg, or the way from there, came to nothing: the worker that answers computes the prompt itself.
+
+    Of a pull: it computes what it should have fetched.
+    """
+
+    request_id: str
+    at_ms: float
+    reason: str
+    fault: Fault | None = None
+    """Of the worker for prefill, or of the source of a pull; None: not theirs."""
+    retry_after_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEnded:
+    """The KV was fetched, so nothing of it is held for this request any more. Told at its first token, if not before.
+
+    What is known of it teaches the link between the two machines; `None`: nobody says.
+    """
+
+    request_id: str
+    at_ms: float
+    tokens: int | None = None
+    size_bytes: int | None = None
+    took_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """A transfer, or a probe, between two machines, by their names. Directed."""
+
+    source: str
+    target: str
+    at_ms: float
+    size_bytes: int
+    took_ms: float
+    under_way: int = 0
+    """Other transfers that shared the link meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """A worker computes other stages from now on; what is there ends as it began."""
+
+    worker: WorkerId
+    at_ms: float
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +439,7 @@ class RulesChanged:
     retry_share: float
     """Retries that a request adds to their budget, 0 to 1."""
     health: HealthSettings
+    transfer: TransferRules = USUAL_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,10 +449,13 @@ class Tick:
     at_ms: float
 
 
-MembershipEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerResumed | WorkerLeft
+MembershipEvent = WorkerJoined | WorkerChanged | WorkerDraining | WorkerResumed | WorkerLeft | RoleChanged
 HealthEvent = HealthRead | StreamsRead | CanarySent | CanaryRead
 WorkerEvent = MembershipEvent | HealthEvent | MetricsRead | GpuRead
 KvEvent = KvFeedChanged | KvChecked | BlocksStored | BlocksRemoved | BlocksCleared
-RequestEvent = Admitted | Dispatched | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
+LegEvent = PrefillEnded | PrefillFailed | TransferEnded
+RequestEvent = (
+    Admitted | Dispatched | LegEvent | FirstToken | Progress | AttemptFailed | Finished | Refused | Failed | Cancelled
+)
 ReplicaEvent = ReplicaTold | ReplicaGone
-Event = WorkerEvent | KvEvent | RequestEvent | ReplicaEvent | Tick | RulesChanged
+Event = WorkerEvent | KvEvent | RequestEvent | ReplicaEvent | LinkMeasured | Tick | RulesChanged

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pointsman.core.model.plan import Aggregate, Plan
+from pointsman.core.model.plan import Disaggregate, Plan, answering
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 
@@ -32,6 +32,29 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRows:
+    """Plans that move KV, as the policy judged them beside those for one worker. One entry a plan.
+
+    Rows are those of the view; -1: the plan has none. `prefill` ≥ 0: prefill and decode apart; `source` ≥ 0: a pull.
+    """
+
+    prefill: NDArray[np.intp]
+    decode: NDArray[np.intp]
+    """The worker that answers; always there."""
+    source: NDArray[np.intp]
+    moved_tokens: NDArray[np.int64]
+    """Tokens whose KV would be moved."""
+    scores: NDArray[np.float64]
+    """In the decision's unit; inf where the plan was excluded."""
+    terms: Mapping[str, NDArray[np.float64]]
+    """They add up to the score."""
+    excluded: Mapping[int, str] = field(default_factory=dict)
+    """Number of a plan → why it could not be chosen."""
+    chosen: int = -1
+    """Number of the plan that was chosen; -1: none of these."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What a policy decided, with all that it saw. Arrays have one entry a worker of `view`."""
 
@@ -47,11 +70,18 @@ class Decision:
     terms: Mapping[str, Values] = field(default_factory=dict)
     note: str | None = None
     """Set when the policy could not do what its name says, and what it did instead."""
+    plans: PlanRows | None = None
+    """Plans that move KV; None: none was possible, or the policy knows of none."""
 
     @property
     def worker(self) -> WorkerId | None:
-        """The worker that an aggregated plan chose."""
-        return self.plan.worker if isinstance(self.plan, Aggregate) else None
+        """The worker that answers: the one that decodes."""
+        return answering(self.plan)
+
+    @property
+    def prefill_worker(self) -> WorkerId | None:
+        """The worker that computes the prompt for another one."""
+        return self.plan.prefill if isinstance(self.plan, Disaggregate) else None
 
     @property
     def chosen_row(self) -> int | None:

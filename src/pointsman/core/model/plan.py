@@ -12,7 +12,8 @@ class Pull:
     """Take cached blocks from another worker instead of computing them."""
 
     source: WorkerId
-    blocks: int
+    tokens: int
+    """Leading tokens of the prompt that the source holds, whole blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +49,10 @@ class Reject:
 
 
 Plan = Aggregate | Disaggregate | Wait | Reject
+
+
+def answering(plan: Plan) -> WorkerId | None:
+    """The worker that answers the client: the one that decodes. None where nobody does."""
+    if isinstance(plan, Aggregate):
+        return plan.worker
+    return plan.decode if isinstance(plan, Disaggregate) else None

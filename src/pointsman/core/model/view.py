@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.core.model.outlook import NO_OUTLOOK, Outlook
+from pointsman.core.model.transfer import USUAL_RULES, TransferRules
 from pointsman.core.model.worker import WorkerId
 
 
@@ -120,9 +121,34 @@ class Column(enum.IntEnum):
     """Requests of ours that wait there for a first token that was promised by some time."""
     SLO_DUE_MS = 27
     """Sum of the times, on the ledger's clock, by which these were promised."""
+    STAGES = 28
+    """What its role lets it compute: a sum of `STAGE_PREFILL` (a prompt for another one) and `STAGE_DECODE` (whole
+    requests, and what others began)."""
+    KV_GROUP = 29
+    """Workers with the same number can pass KV on to each other; 0 = it passes none on."""
+    KV_SIDES = 30
+    """A sum of `KV_GIVES`, `KV_TAKES` and `KV_PARTS`: what it can do within its group."""
+    KV_TOKEN_BYTES = 31
+    """Of KV, a token, over all layers and GPUs; 0 = unknown."""
+    NODE = 32
+    """Number of the machine that it runs on, as `LinkTimes` knows machines; -1 = unknown."""
+    TRANSFERS_OUT = 33
+    """Transfers of KV from it under way."""
+    TRANSFERS_IN = 34
+    """Transfers of KV to it under way."""
 
 
-NOT_ZERO = {Column.WEIGHT_PERMILLE: 1000, Column.GPU_USE_PERMILLE: -1, Column.JOINED_MS: -1}
+STAGE_PREFILL, STAGE_DECODE = 1, 2
+KV_GIVES, KV_TAKES, KV_PARTS = 1, 2, 4
+
+
+NOT_ZERO = {
+    Column.WEIGHT_PERMILLE: 1000,
+    Column.GPU_USE_PERMILLE: -1,
+    Column.JOINED_MS: -1,
+    Column.STAGES: STAGE_PREFILL + STAGE_DECODE,
+    Column.NODE: -1,
+}
 """Values of a worker of which nothing is known, where they are not 0."""
 
 
@@ -138,6 +164,7 @@ class FleetView:
     outlook: Outlook = NO_OUTLOOK
     guards_lifted: bool = False
     """The operator's guards would have left nobody, so they exclude nobody."""
+    transfer: TransferRules = USUAL_RULES
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -162,6 +189,13 @@ class FleetView:
     def eligible_rows(self) -> NDArray[np.intp]:
         """Indices of the workers that may take the request."""
         rows: NDArray[np.intp] = (self.table[Column.EXCLUSION] == 0).nonzero()[0]
+        return rows
+
+    def prefill_rows(self) -> NDArray[np.intp]:
+        """Indices of the workers that may compute the prompt for another one."""
+        exclusion = self.table[Column.EXCLUSION]
+        may = (exclusion == Exclusion.NONE) | (exclusion == Exclusion.ROLE)
+        rows: NDArray[np.intp] = (may & (self.table[Column.STAGES] & STAGE_PREFILL != 0)).nonzero()[0]
         return rows
 
     @classmethod

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import NewType
 
+from pointsman.core.model.kv_shape import KvShape
 from pointsman.core.model.migration import Mechanism
 
 WorkerId = NewType("WorkerId", str)
@@ -62,6 +63,11 @@ class WorkerSpec:
     """Directory or repository of its tokenizer or model, by its own word."""
     stream_usage: bool = True
     """It sends a usage event in a stream when `stream_options.include_usage` asks for one."""
+    kv: KvShape | None = None
+    """How it passes KV on; None: not at all."""
+    place: tuple[str, ...] = ()
+    """Where it is, from near to far: node, rack, zone …; an empty name is an unknown one. Empty: only its URL's host is
+    known."""
 
 
 def worker_id(engine: str, rank: int = 0) -> WorkerId:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes
 
@@ -43,9 +44,16 @@ class FleetTimes(Mapping[str, WorkerTimes]):
     Args:
         times: by worker id.
         otherwise: for workers that are not among them; None: the median of those that are, or a small model's times.
+        links: how long KV takes from one machine to another one.
     """
 
-    def __init__(self, times: Mapping[str, WorkerTimes], otherwise: StepCoefficients | None = None) -> None:
+    def __init__(
+        self,
+        times: Mapping[str, WorkerTimes],
+        otherwise: StepCoefficients | None = None,
+        links: LinkTimes = NO_LINKS,
+    ) -> None:
+        self.links = links
         self._times = dict(times)
         self._otherwise = otherwise
         self._rows: dict[tuple[str, ...], TimeRows] = {}
@@ -53,7 +61,7 @@ class FleetTimes(Mapping[str, WorkerTimes]):
         """Of the workers asked for last: views of one model share the tuple, so they need not be compared."""
 
     @classmethod
-    def of_rows(cls, workers: tuple[str, ...], rows: TimeRows) -> FleetTimes:
+    def of_rows(cls, workers: tuple[str, ...], rows: TimeRows, links: LinkTimes = NO_LINKS) -> FleetTimes:
         """From recorded arrays, which are those of these workers again; by worker only where something is known."""
         arrays = (rows.a, rows.b, rows.c, rows.d, rows.q, rows.overhead_ms)
         ratios = (rows.step_p50, rows.step_p90, rows.ttft_p50, rows.ttft_p90)
@@ -65,7 +73,7 @@ class FleetTimes(Mapping[str, WorkerTimes]):
             )
             if known
         }
-        made = cls(times)
+        made = cls(times, links=links)
         made._rows[workers] = rows
         return made
 

@@ -24,7 +24,7 @@ from pointsman.core.model.errors import PointsmanError
 from pointsman.core.model.outlook import Outlook
 from pointsman.core.model.request import Request
 from pointsman.core.model.slo import Slo
-from pointsman.core.model.view import Column, FleetView
+from pointsman.core.model.view import NOT_ZERO, Column, FleetView
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.chance import decision_chance
 from pointsman.core.policies.contract import decided
@@ -34,7 +34,7 @@ from pointsman.core.timing.fleet_times import FleetTimes, TimeRows
 STATE_VERSION = 1
 _MOST_BYTES = 64 * 2**20
 """Unpacked: 4,096 workers have a few MB."""
-_USUAL_COLUMN = {Column.JOINED_MS: -1, Column.WEIGHT_PERMILLE: 1000, Column.GPU_USE_PERMILLE: -1}
+_USUAL_COLUMN = NOT_ZERO
 """Of columns where 0 would say something."""
 _USUAL_TIME = {"ttft_p50": 1.0, "ttft_p90": 1.0, "step_p50": 1.0, "step_p90": 1.0}
 _KNOWN = "known"
