@@ -92,7 +92,12 @@ class EngineModel:
     def idle(self) -> bool:
         """Whether nothing runs or waits to run. KV on its way, or held for others, is not work."""
         scheduler = self._scheduler
-        return not scheduler.running and not scheduler.waiting and not scheduler.ready
+        return not (scheduler.running or scheduler.waiting or scheduler.ready or scheduler.fetched)
+
+    @property
+    def held(self) -> int:
+        """Requests whose blocks are held for others."""
+        return len(self._held)
 
     def cached_hashes(self) -> list[int]:
         """Hashes of all blocks on the GPU that a new request could reuse: the truth that KV events report."""
@@ -166,11 +171,45 @@ class EngineModel:
         """The KV of a sequence at the decode stage has come; False when it does not wait for any (any more)."""
         for sequence in self._sequences.get(request_id, ()):
             if sequence.state is SequenceState.RESERVED and sequence not in self._scheduler.ready:
+                if sequence.writes_tokens:
+                    raise RuntimeError("it has contents, and its first token is not there: call fetched instead")
                 self._scheduler.arrived(sequence)
                 self._counters.prompt_tokens_transferred += sequence.transfer_tokens or 0
                 self._counters.prompt_tokens_cached += sequence.cached_tokens or 0
                 return True
         return False
+
+    def fetched(self, sequence: Sequence, tokens: int) -> bool:
+        """The KV of the first `tokens` prompt tokens of a sequence at the decode stage is there; it computes the rest.
+
+        `tokens` counts those that were found in the cache (`computed`) and leaves at least the prompt's last one. False
+        when the sequence does not wait for KV (any more).
+        """
+        scheduler = self._scheduler
+        if sequence.state is not SequenceState.RESERVED or sequence in scheduler.fetched:
+            return False
+        cached = sequence.still_computed
+        if not cached <= tokens < sequence.prompt_length:
+            raise ValueError(f"{tokens} tokens fetched, {cached} of {sequence.prompt_length} were there")
+        sequence.transfer_tokens = tokens - cached
+        if sequence.cached_tokens is not None:
+            sequence.cached_tokens += sequence.transfer_tokens
+        scheduler.arrived_in_part(sequence, tokens)
+        return True
+
+    def hold(self, request: EngineRequest) -> Sequence | None:
+        """Keep the leading full blocks of a prompt that are cached, as `release_held` ends it; None: none is.
+
+        Not in a step: blocks that it computes are among the cached ones already. Raises as `add` does.
+        """
+        if self._step is not None:
+            raise RuntimeError("a step has begun: finish it first")
+        sequence = self._token_sequences(request)[0]
+        if not self._scheduler.hold(sequence):
+            return None
+        sequence.state = SequenceState.FINISHED
+        self._held[request.id] = sequence
+        return sequence
 
     def release_held(self, request_id: str) -> bool:
         """Free the blocks that a finished request at the prefill stage holds; False when there are none."""
@@ -278,7 +317,9 @@ class EngineModel:
             sequence.first_token_ms = now_ms
             result.first.append(sequence)
             cached = sequence.cached_tokens or 0
-            self._counters.prompt_tokens_cached += cached
+            fetched = sequence.transfer_tokens or 0
+            self._counters.prompt_tokens_transferred += fetched
+            self._counters.prompt_tokens_cached += cached - fetched
             self._counters.prompt_tokens_computed += sequence.prompt_length - cached
         elif sequence.preempted_ms is not None:
             result.resumed.append((sequence, now_ms - sequence.preempted_ms))
@@ -290,7 +331,7 @@ class EngineModel:
         scheduler = self._scheduler
         scheduler.leave(sequence)
         sequence.state = SequenceState.FINISHED
-        if sequence.stage is Stage.PREFILL:
+        if sequence.stage is Stage.PREFILL and not sequence.index:
             self._held[sequence.request.id] = sequence
         else:
             scheduler.release(sequence)

@@ -21,6 +21,8 @@ class EngineRequest:
     """Answers (`n`); they share the prompt's blocks."""
     lora_name: str | None = None
     cache_salt: str | None = None
+    stage: Stage = Stage.WHOLE
+    """PREFILL: its blocks are held once it has all its tokens. DECODE: it waits for KV (`EngineModel.fetched`)."""
 
 
 @dataclass(frozen=True, slots=True)

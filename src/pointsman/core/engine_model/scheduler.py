@@ -33,6 +33,7 @@ class Scheduler:
         "_prefix_caching",
         "decoders",
         "events",
+        "fetched",
         "generated",
         "new_reserved",
         "pool",
@@ -64,6 +65,8 @@ class Scheduler:
         """Those that nobody has been told of yet."""
         self.ready: deque[Sequence] = deque()
         """Their KV has come; they are in `reserved` until they run."""
+        self.fetched: deque[Sequence] = deque()
+        """The KV of a part of their prompt has come, perhaps of none; they are in `reserved` until they run."""
         self.events: list[KvEvent] = []
         self.tokens: list[tuple[Sequence, int]] = []
         """Tokens of sequences with contents that nobody has taken yet."""
@@ -95,6 +98,8 @@ class Scheduler:
                 self._put(batch, half_done, count)
         batch.decodes += decoders.count
         batch.context_tokens += decoders.context_tokens
+        if self.fetched:
+            budget = self._go_on(batch, budget, now_ms)
         if self.waiting and self.preemptions == preemptions:
             self._admit(batch, budget, now_ms)
         if not batch.chunks and not batch.decodes:
@@ -150,8 +155,9 @@ class Scheduler:
             self.waiting.remove(sequence)
         elif sequence.state is SequenceState.RESERVED:
             del self.reserved[sequence]
-            if sequence in self.ready:
-                self.ready.remove(sequence)
+            for there in (self.ready, self.fetched):
+                if sequence in there:
+                    there.remove(sequence)
         self.release(sequence)
         sequence.state = state
 
@@ -176,6 +182,21 @@ class Scheduler:
         sequence.still_length = sequence.prompt_length + 1
         self._announce(sequence, sequence.prompt_length)
         self.ready.append(sequence)
+
+    def arrived_in_part(self, sequence: Sequence, tokens: int) -> None:
+        """The KV of the first `tokens` tokens of a reserved sequence is there; it computes the rest when it can."""
+        sequence.still_computed = tokens
+        self._announce(sequence, tokens)
+        self.fetched.append(sequence)
+
+    def hold(self, sequence: Sequence) -> int:
+        """Take up the leading full blocks of a sequence that are cached, without running it: how many."""
+        hits = self.pool.lookup(sequence.hashes, len(sequence.hashes))
+        self.pool.acquire(hits)
+        sequence.keys = hits
+        sequence.still_blocks = len(hits)
+        sequence.still_computed = len(hits) * self._block_size
+        return len(hits)
 
     @property
     def _slots(self) -> int:
@@ -208,6 +229,18 @@ class Scheduler:
             self._run(sequence, now_ms)
             self._put(batch, sequence, count)
             budget -= count
+
+    def _go_on(self, batch: Batch, budget: int, now_ms: float) -> int:
+        """Compute what did not come of prompts whose blocks are reserved already: the budget that is left."""
+        while self.fetched and budget and self._half_done is None and len(self.running) < self._max_num_seqs:
+            sequence = self.fetched.popleft()
+            del self.reserved[sequence]
+            self._run(sequence, now_ms)
+            count = min(sequence.still_length - sequence.still_computed, budget)
+            self._announce(sequence, sequence.still_computed + count)
+            self._put(batch, sequence, count)
+            budget -= count
+        return budget
 
     def _start(self, sequence: Sequence, budget: int, batch: Batch, *, remote: bool) -> int:
         """Reserve blocks for the first chunk of a waiting sequence: tokens in it, 0 when blocks are short."""

@@ -86,7 +86,8 @@ class Sequence:
         self.keys: list[Key] = []
         """Its leading blocks that are in the prefix cache."""
         self.cached_tokens: int | None = None
-        """Prompt tokens found in the prefix cache when it was first scheduled; None = not scheduled yet."""
+        """Prompt tokens that are not computed: found in the prefix cache when it was first scheduled, or fetched since
+        (`EngineModel.fetched`). None = not scheduled yet."""
         self.transfer_tokens: int | None = None
         """Prompt tokens whose KV has to come from another engine; None = nothing, or not known yet."""
         self.preemptions = 0

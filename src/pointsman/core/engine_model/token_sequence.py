@@ -31,7 +31,7 @@ class TokenSequence(Sequence):
         digest: int,
         target_length: int,
     ) -> None:
-        super().__init__(request, index, len(tokens), target_length, hashes)
+        super().__init__(request, index, len(tokens), target_length, hashes, request.stage)
         self.tokens = tokens
         """Prompt and what was generated so far."""
         self.seed = seed
