@@ -84,7 +84,7 @@ class Moved:
 
 
 class HandOver(Protocol):
-    """Of one hand-shake. Holds no state. Bodies are edited as bytes: what a client wrote stays, except what is named."""
+    """Of one hand-shake. Holds no state. Bodies are edited as bytes: the rest stays as the client wrote it."""
 
     @property
     def handshake(self) -> HandShake:
