@@ -17,8 +17,7 @@ import msgspec
 from harness.prompts import chat_bodies
 from pointsman.core.engine_model.events import BlockRemoved, BlockStored, KvEvent
 from pointsman.core.model.token_keys import KeySpec, token_block_keys
-from pointsman.edge.engines.sim.event_publisher import EventPublisher
-from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.engines.openai_server.event_publisher import EventPublisher, EventSettings
 from pointsman.edge.prompts.encoder import PromptEncoder
 from pointsman.edge.prompts.local_prompts import EncodedPrompt, load_local_prompts
 from pointsman.edge.prompts.tokenizer_files import TokenizerFiles
@@ -87,8 +86,7 @@ class MockKvCache:
     """What one mock engine says of its KV cache."""
 
     def __init__(self) -> None:
-        settings = SimSettings(kv_events="tcp://127.0.0.1:*", replay="tcp://127.0.0.1:*", block_size=BLOCK_TOKENS)
-        self._publisher = EventPublisher(settings)
+        self._publisher = EventPublisher(EventSettings("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"))
         self._held: set[int] = set()
         self._made_up = itertools.count(_FIRST_MADE_UP_HASH)
         self._evictable: deque[int] = deque()

@@ -14,7 +14,7 @@ from pointsman.edge.cluster.kv_feed import KvFeed
 from pointsman.edge.cluster.kv_limits import KvLimits
 from pointsman.edge.cluster.kv_source import KvSource
 from pointsman.edge.cluster.kv_timing import KvTiming
-from pointsman.edge.engines.sim import event_publisher
+from pointsman.edge.engines.openai_server import event_publisher
 from pointsman.edge.engines.sim.faults import EventFaults
 from pointsman.edge.wire.kv_events import (
     END_OF_REPLAY,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from pointsman.edge.engines.openai_server.errors import ApiError
+from pointsman.edge.engines.openai_server.requests import ContentPart, Message
 from pointsman.edge.engines.sim.chat_template import render_chat
-from pointsman.edge.engines.sim.errors import ApiError
-from pointsman.edge.engines.sim.openai_requests import ContentPart, Message
 from pointsman.edge.engines.sim.tokenizer import IM_END, SimTokenizer
 
 tokenizer = SimTokenizer()

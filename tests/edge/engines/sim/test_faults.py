@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pointsman.edge.engines.sim.errors import ApiError
+from pointsman.edge.engines.openai_server.errors import ApiError
 from pointsman.edge.engines.sim.faults import NO_FAULTS, Faults, FaultState, StreamFaults, parse_faults, stream_faults
 
 

@@ -10,7 +10,7 @@ from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.events import AllBlocksCleared, KvEvent
 from pointsman.core.engine_model.request import EngineRequest
 from pointsman.core.timing.step import StepCoefficients
-from pointsman.edge.engines.sim.metrics import SimMetrics
+from pointsman.edge.engines.openai_server.metrics import ServerMetrics
 from pointsman.edge.engines.sim.runner import EngineRunner
 
 
@@ -33,13 +33,13 @@ class Sink:
         self.ended.set_exception(error)
 
 
-MakeRunner = Callable[..., tuple[EngineRunner, SimMetrics, list[KvEvent]]]
+MakeRunner = Callable[..., tuple[EngineRunner, ServerMetrics, list[KvEvent]]]
 
 
 @pytest.fixture
 def make_runner() -> MakeRunner:
-    def make(step_ms: float = 0.0, speedup: float = 1.0) -> tuple[EngineRunner, SimMetrics, list[KvEvent]]:
-        metrics, events = SimMetrics(0.0), []
+    def make(step_ms: float = 0.0, speedup: float = 1.0) -> tuple[EngineRunner, ServerMetrics, list[KvEvent]]:
+        metrics, events = ServerMetrics(0.0), []
         config = EngineConfig(StepCoefficients(step_ms, 0, 0, 0), num_blocks=64, block_size=4, max_model_len=256)
         return EngineRunner(config, speedup, events.extend, metrics), metrics, events
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.edge.engines.sim.stop_scanner import StopScanner
+from pointsman.edge.engines.openai_server.stop_scanner import StopScanner
 
 pieces = st.lists(st.text(alphabet="ab", max_size=3), max_size=20)
 stops = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from pointsman.edge.engines.sim.api_routes import Route, send_json
+from pointsman.edge.engines.openai_server.json_answer import send_json
+from pointsman.edge.engines.openai_server.listener import Routes
 from pointsman.edge.engines.sim.faults import NO_FAULTS, parse_faults
 from pointsman.edge.engines.sim.state import SimState
 from pointsman.edge.wire.http1_request import IncomingRequest
@@ -18,7 +19,7 @@ class AdminRoutes:
         self._state = state
         self._restart = restart
 
-    def table(self) -> Mapping[tuple[str, str], Route]:
+    def table(self) -> Routes:
         """Handler by method and path."""
         return {
             ("GET", "/sim/blocks"): self.blocks,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pointsman.edge.engines.sim.errors import bad_request
-from pointsman.edge.engines.sim.openai_requests import Message
+from pointsman.edge.engines.openai_server.errors import bad_request
+from pointsman.edge.engines.openai_server.requests import Message
 from pointsman.edge.engines.sim.tokenizer import IM_END, IM_START, SimTokenizer
 
 _sorted_json = msgspec.json.Encoder(order="deterministic")

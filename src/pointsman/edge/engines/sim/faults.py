@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from pointsman.edge.engines.sim.errors import bad_request
+from pointsman.edge.engines.openai_server.errors import bad_request
 
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]

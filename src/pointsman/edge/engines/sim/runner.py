@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from pointsman.core.engine_model.busy import LATELY_MS, BusyShare
 from pointsman.core.engine_model.config import EngineConfig
@@ -15,7 +14,8 @@ from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.request import EngineRequest
 from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.engine_model.step import StepResult
-from pointsman.edge.engines.sim.metrics import SimMetrics
+from pointsman.edge.engines.openai_server.metrics import ServerMetrics
+from pointsman.edge.engines.openai_server.served_engine import TokenSink
 
 logger = logging.getLogger("pointsman.engines.sim")
 
@@ -25,16 +25,6 @@ _EARLY_S = 0.0005
 # A turn of the event loop computes steps for this long at most, then lets sockets have their turn.
 _TURN_S = 0.002
 _LATE_S = 0.05
-
-
-class TokenSink(Protocol):
-    """Takes the tokens of one sequence."""
-
-    def on_token(self, token: int, last: bool) -> None:
-        """One more token; `last` when the engine generates no further one."""
-
-    def on_error(self, error: Exception) -> None:
-        """`on_token` raised: the sequence has been aborted."""
 
 
 class _Live:
@@ -57,7 +47,7 @@ class EngineRunner:
         config: EngineConfig,
         speedup: float,
         publish: Callable[[list[KvEvent]], None],
-        metrics: SimMetrics,
+        metrics: ServerMetrics,
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._clock_s = clock_s
@@ -88,6 +78,11 @@ class EngineRunner:
         """Share of the time in which it computed, lately."""
         return self._busy.share(self.now_ms(), self._begin_ms)
 
+    @property
+    def model(self) -> EngineModel:
+        """Counters, queue, KV cache."""
+        return self.engine
+
     def submit(self, request: EngineRequest, sinks: list[TokenSink]) -> tuple[Sequence, ...]:
         """Queue a request with a sink for each of its sequences; raises `RequestRefusedError`."""
         sequences = self.engine.add(request)
@@ -110,6 +105,10 @@ class EngineRunner:
         if done:
             self._publish(self.engine.take_events())
         return done
+
+    def transfer_answer(self, sequences: list[Sequence]) -> Mapping[str, object] | None:
+        """It moves no KV."""
+        return None
 
     def stop(self) -> None:
         """No further step; sinks hear nothing more."""

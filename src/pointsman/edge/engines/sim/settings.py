@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.profiles import Profile
+from pointsman.edge.engines.openai_server.event_publisher import EventSettings
 from pointsman.edge.traces.profile_file import load_profile
 from pointsman.edge.wire.kv_events import EventForm
 
@@ -58,17 +59,15 @@ class SimSettings:
             raise ConfigError(f"speedup must be above 0, not {self.speedup:g}")
         if self.default_output_tokens < 1:
             raise ConfigError(f"default_output_tokens must be at least 1, not {self.default_output_tokens}")
-        if self.replay is not None and self.kv_events is None:
-            raise ConfigError("replay is set but kv_events is not: there would be nothing to replay; set kv_events")
-        if self.replay_batches < 1:
-            raise ConfigError(f"replay_batches must be at least 1, not {self.replay_batches}")
+        self.events()
         if self.model in self.loras:
             raise ConfigError(f"loras: {self.model!r} is the name of the base model; give the adapter another one")
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Names that requests may use."""
-        return (self.model, *self.loras)
+    def events(self) -> EventSettings:
+        """How KV events are published. Raises ConfigError."""
+        return EventSettings(
+            self.kv_events, self.replay, self.topic, self.event_form, self.replay_batches, self.dp_rank
+        )
 
     def speed(self) -> Profile:
         """The profile, by name or file. Raises ConfigError."""

@@ -1,8 +1,8 @@
-"""`/metrics` of a simulated engine, under vLLM's names."""
+"""`/metrics` of an engine of ours, under vLLM's names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pointsman.core.engine_model.engine import EngineModel
-from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.edge.engines.openai_server.names import ServedNames
 from pointsman.edge.telemetry.histogram import Histogram
 
 # The buckets of vLLM.
@@ -21,7 +21,7 @@ ITL_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 
 REQUEST_BUCKETS_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
 
 
-class SimMetrics:
+class ServerMetrics:
     """What the engine model does not count itself. Times are real seconds, as a client sees them."""
 
     def __init__(self, started_s: float) -> None:
@@ -37,20 +37,33 @@ class SimMetrics:
         """HTTP requests that are being served now."""
 
 
-def render_metrics(settings: SimSettings, engine: EngineModel, metrics: SimMetrics, busy: float) -> bytes:
-    """Prometheus text. `busy`: share of the time in which it computed, lately."""
+def render_metrics(
+    names: ServedNames, dp_rank: int, engine: EngineModel, metrics: ServerMetrics, more: Iterable[Metric] = ()
+) -> bytes:
+    """Prometheus text; `more`: what only this kind of engine has."""
     registry = CollectorRegistry()
-    registry.register(_SimCollector(settings, engine, metrics, busy))
+    registry.register(_Collector(names, dp_rank, engine, metrics, more))
     return generate_latest(registry)
 
 
-class _SimCollector(Collector):
-    def __init__(self, settings: SimSettings, engine: EngineModel, metrics: SimMetrics, busy: float) -> None:
-        self._settings = settings
-        self._busy = busy
+def busy_gauge(name: str, names: ServedNames, dp_rank: int, busy: float) -> Metric:
+    """Share of the time in which an engine computed, lately: what others tell of their GPU."""
+    family = GaugeMetricFamily(
+        name, "Share of the last second or so in which it computed.", labels=["engine", "model_name"]
+    )
+    family.add_metric([str(dp_rank), names.model], busy)
+    return family
+
+
+class _Collector(Collector):
+    def __init__(
+        self, names: ServedNames, dp_rank: int, engine: EngineModel, metrics: ServerMetrics, more: Iterable[Metric]
+    ) -> None:
+        self._names = names
         self._engine = engine
         self._metrics = metrics
-        self._labels = {"engine": str(settings.dp_rank), "model_name": settings.model}
+        self._more = more
+        self._labels = {"engine": str(dp_rank), "model_name": names.model}
 
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
@@ -64,22 +77,21 @@ class _SimCollector(Collector):
         yield self._histogram("vllm:inter_token_latency_seconds", "Time between tokens.", metrics.itl_s)
         yield self._histogram("vllm:request_queue_time_seconds", "Time in the queue.", metrics.queue_s)
         yield self._histogram("vllm:e2e_request_latency_seconds", "Time from arrival to end.", metrics.e2e_s)
+        yield from self._more
 
     def _gauges(self) -> Iterator[Metric]:
         engine = self._engine
         yield self._gauge("vllm:num_requests_running", "Requests in the running batch.", engine.running)
         yield self._gauge("vllm:num_requests_waiting", "Requests waiting.", engine.waiting)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", engine.kv_use)
-        yield self._gauge(
-            "pointsman_sim_busy_ratio", "Share of the last second or so in which it computed.", self._busy
-        )
 
     def _counters(self) -> Iterator[Metric]:
         counters = self._engine.counters
         computed, cached = counters.prompt_tokens_computed, counters.prompt_tokens_cached
-        yield self._counter("vllm:prompt_tokens", "Prompt tokens.", computed + cached)
+        transferred = counters.prompt_tokens_transferred
+        yield self._counter("vllm:prompt_tokens", "Prompt tokens.", computed + cached + transferred)
         yield self._counter("vllm:prompt_tokens_cached", "Prompt tokens taken from a cache.", cached)
-        sources = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0}
+        sources = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": transferred}
         yield self._by_label("vllm:prompt_tokens_by_source", "Prompt tokens by origin.", "source", sources)
         yield self._counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", computed + cached)
         yield self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", cached)
@@ -97,9 +109,9 @@ class _SimCollector(Collector):
             "engine": self._labels["engine"],
         }
         yield _info("vllm:cache_config_info", "Configuration of the KV cache.", cache)
-        if self._settings.loras:
+        if self._names.adapters:
             names = {
-                "max_lora": str(len(self._settings.loras)),
+                "max_lora": str(len(self._names.adapters)),
                 "running_lora_adapters": self._adapters(0, self._engine.running),
                 "waiting_lora_adapters": self._adapters(self._engine.running, None),
             }

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import random
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pointsman.edge.engines.sim.chat_template import render_chat
-from pointsman.edge.engines.sim.errors import ApiError, bad_request
-from pointsman.edge.engines.sim.openai_requests import (
+from pointsman.edge.engines.openai_server.errors import bad_request
+from pointsman.edge.engines.openai_server.names import ServedNames
+from pointsman.edge.engines.openai_server.requests import (
     ChatBody,
     CompletionBody,
     GenerationBody,
     choices_of,
     stop_strings,
 )
-from pointsman.edge.engines.sim.settings import SimSettings
-from pointsman.edge.engines.sim.tokenizer import VOCABULARY_SIZE, SimTokenizer
+from pointsman.edge.engines.openai_server.sampling import Sampling
+from pointsman.edge.engines.openai_server.sampling_fields import ModelDefaults, read_sampling
+from pointsman.edge.engines.openai_server.text import ServedText
 
 _COMPLETION_TOKENS = 16
+_NO_DEFAULTS = ModelDefaults()
+
+
+def _draw_seed() -> int:
+    return random.getrandbits(63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,10 @@ class GenerationSpec:
     """The client set no limit, so an answer of `max_tokens` tokens ends with `stop`."""
     stops: tuple[str, ...]
     include_stop: bool
+    stop_ids: frozenset[int]
+    """Those of the tokens that end an answer which the client named."""
+    skip_special_tokens: bool
+    sampling: Sampling
     echo: bool
     stream: bool
     include_usage: bool
@@ -46,6 +58,7 @@ class GenerationSpec:
     return_token_ids: bool
     lora_name: str | None
     cache_salt: str | None
+    kv_transfer_params: Mapping[str, object] | None
 
     @property
     def prompt_tokens(self) -> int:
@@ -53,27 +66,32 @@ class GenerationSpec:
         return sum(map(len, self.prompts))
 
 
-def check_model(settings: SimSettings, name: str | None) -> str:
-    """The model's name; an unknown one is a 404."""
-    if name is None or name == "":
-        return settings.model
-    if name not in settings.models:
-        raise ApiError(404, f"The model `{name}` does not exist.", "model")
-    return name
-
-
 class SpecMaker:
     """Makes specifications for one engine. All methods raise `ApiError` for what it can't do."""
 
-    def __init__(self, settings: SimSettings, context_tokens: int, tokenizer: SimTokenizer) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        names: ServedNames,
+        context_tokens: int,
+        text: ServedText,
+        *,
+        usual_tokens: int | None = None,
+        defaults: ModelDefaults = _NO_DEFAULTS,
+        draw_seed: Callable[[], int] = _draw_seed,
+    ) -> None:
+        """`usual_tokens`: length of answers whose requests set no limit; None: until the context ends."""
+        self._names = names
         self._context_tokens = context_tokens
-        self._tokenizer = tokenizer
+        self._text = text
+        self._usual_tokens = usual_tokens
+        self._defaults = defaults
+        self._draw_seed = draw_seed
 
-    def chat(self, body: ChatBody, request_id: str | None, created: int) -> GenerationSpec:
-        """Specification of a chat request."""
-        model = check_model(self._settings, body.model)
-        prompt = render_chat(self._tokenizer, body.messages, body.tools, open_answer=body.add_generation_prompt)
+    def chat(self, body: ChatBody, raw: bytes, request_id: str | None, created: int) -> GenerationSpec:
+        """Specification of a chat request; `raw` is the body as it came."""
+        model = self._names.check(body.model)
+        self.refuse(body)
+        prompt = self._text.chat(body, raw)
         if body.max_completion_tokens is not None:
             limit = _Limit(body.max_completion_tokens, "max_completion_tokens")
         else:
@@ -82,10 +100,14 @@ class SpecMaker:
 
     def completion(self, body: CompletionBody, request_id: str | None, created: int) -> GenerationSpec:
         """Specification of a completion request."""
-        model = check_model(self._settings, body.model)
-        prompts = _prompts(body.prompt, self._tokenizer)
+        model = self._names.check(body.model)
+        self.refuse(body)
+        prompts = self._prompts(body)
         limit = _Limit(_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens, "max_tokens")
         return self._spec(body, model, prompts, limit, _id("cmpl", request_id), created)
+
+    def refuse(self, body: GenerationBody) -> None:
+        """Raises `ApiError` for a field that asks for what this engine can't do. None is refused here."""
 
     def _spec(
         self,
@@ -102,8 +124,10 @@ class SpecMaker:
             raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
         longest = max(map(len, prompts))
         _check_lengths(self._context_tokens, longest, limit)
-        room, usual = self._context_tokens - longest, self._settings.default_output_tokens
+        room, usual = self._context_tokens - longest, self._usual_tokens
         include_usage = bool(options and options.include_usage)
+        free = room if usual is None else min(usual, room)
+        most_tokens = free if limit.tokens is None else limit.tokens
         return GenerationSpec(
             id=request_id,
             model=model,
@@ -111,18 +135,43 @@ class SpecMaker:
             chat=chat,
             prompts=prompts,
             n=choices_of(body),
-            max_tokens=min(usual, room) if limit.tokens is None else limit.tokens,
-            ends_itself=limit.tokens is None and usual <= room,
+            max_tokens=most_tokens,
+            ends_itself=limit.tokens is None and usual is not None and usual <= room,
             stops=stop_strings(body),
             include_stop=body.include_stop_str_in_output,
+            stop_ids=frozenset(body.stop_token_ids or ()),
+            skip_special_tokens=body.skip_special_tokens,
+            sampling=read_sampling(body, self._defaults, self._text.vocabulary, most_tokens, self._draw_seed),
             echo=body.echo and not chat,
             stream=bool(body.stream),
             include_usage=include_usage,
             continuous_usage=include_usage and bool(options and options.continuous_usage_stats),
             return_token_ids=bool(body.return_token_ids),
-            lora_name=model if model != self._settings.model else None,
+            lora_name=model if model != self._names.model else None,
             cache_salt=body.cache_salt,
+            kv_transfer_params=body.kv_transfer_params,
         )
+
+    def _prompts(self, body: CompletionBody) -> tuple[list[int], ...]:
+        given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+        numbers = [item for item in given if isinstance(item, int)]
+        if numbers and len(numbers) != len(given):
+            raise bad_request("prompt must be a string, a list of strings, token ids or a list of them.", "prompt")
+        if numbers:
+            prompts = [numbers]
+        else:
+            special = body.add_special_tokens
+            prompts = [
+                self._text.encode(item, add_special_tokens=special) if isinstance(item, str) else item
+                for item in given
+                if not isinstance(item, int)
+            ]
+        for tokens in prompts or [[]]:
+            if not tokens:
+                raise bad_request("The decoder prompt cannot be empty", "prompt")
+            if min(tokens) < 0 or max(tokens) >= self._text.vocabulary:
+                raise bad_request(f"Token id {max(tokens)} is out of vocabulary", "prompt")
+        return tuple(prompts)
 
 
 class _Limit(NamedTuple):
@@ -150,29 +199,6 @@ def _check_lengths(context: int, prompt: int, limit: _Limit) -> None:
             f"({limit.tokens} > {context} - {prompt}).",
             limit.field,
         )
-
-
-def _prompts(prompt: str | list[str | int | list[int]], tokenizer: SimTokenizer) -> tuple[list[int], ...]:
-    if isinstance(prompt, str):
-        prompts = [tokenizer.encode(prompt)]
-    else:
-        numbers = [item for item in prompt if isinstance(item, int)]
-        if numbers and len(numbers) != len(prompt):
-            raise bad_request("prompt must be a string, a list of strings, token ids or a list of them.", "prompt")
-        if numbers:
-            prompts = [numbers]
-        else:
-            prompts = [
-                tokenizer.encode(item) if isinstance(item, str) else item
-                for item in prompt
-                if not isinstance(item, int)
-            ]
-    for tokens in prompts or [[]]:
-        if not tokens:
-            raise bad_request("The decoder prompt cannot be empty", "prompt")
-        if min(tokens) < 0 or max(tokens) >= VOCABULARY_SIZE:
-            raise bad_request(f"Token id {max(tokens)} is out of vocabulary", "prompt")
-    return tuple(prompts)
 
 
 def _id(prefix: str, request_id: str | None) -> str:

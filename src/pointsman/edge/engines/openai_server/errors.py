@@ -1,4 +1,4 @@
-"""Errors that a simulated engine answers with, in vLLM's shape."""
+"""Errors that an engine of ours answers with, in vLLM's shape."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Bodies that a simulated engine takes: vLLM's OpenAI fields as far as they mean something here.
+"""Bodies that engines of ours take: vLLM's OpenAI fields, as far as they mean something to one of them.
 
-Other fields are accepted and change nothing: sampling parameters, `seed`, `tools` (they are part of the prompt),
-`tool_choice`, `response_format` (the text stays what it is, no JSON is made), `logprobs` (answered with null).
+Other fields are accepted and change nothing, unless an engine refuses them (`SpecMaker.refuse`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pointsman.edge.engines.sim.errors import bad_request
+from pointsman.edge.engines.openai_server.errors import bad_request
 
 MAX_CHOICES = 128
 
@@ -44,14 +43,30 @@ class GenerationBody(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     max_tokens: int | None = None
+    min_tokens: int | None = None
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
     echo: bool = False
     return_token_ids: bool | None = None
     cache_salt: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    prompt_logprobs: int | None = None
+    response_format: dict[str, object] | None = None
+    kv_transfer_params: dict[str, object] | None = None
 
 
 class ChatBody(GenerationBody, kw_only=True):
@@ -60,13 +75,20 @@ class ChatBody(GenerationBody, kw_only=True):
     messages: list[Message]
     max_completion_tokens: int | None = None
     tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
     add_generation_prompt: bool = True
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: str | list[str | int | list[int]]
+    add_special_tokens: bool = True
+    logprobs: int | None = None
+    suffix: str | None = None
+    best_of: int | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
@@ -77,6 +99,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     messages: list[Message] | None = None
     tools: list[dict[str, object]] | None = None
     add_generation_prompt: bool = True
+    add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 

@@ -4,39 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
 from pointsman.core.engine_model import events as core
-from pointsman.core.model.errors import EngineError
-from pointsman.edge.engines.sim.faults import EventFaults
-from pointsman.edge.engines.sim.settings import SimSettings
+from pointsman.core.model.errors import ConfigError, EngineError
 from pointsman.edge.wire import kv_events as wire
 
-logger = logging.getLogger("pointsman.engines.sim")
+logger = logging.getLogger("pointsman.engines.events")
 
 _HIGH_WATER_MARK = 100_000
 _BINDING = ("*", "::", "ipc://", "inproc://", "://127.", "://localhost", "[::1]")
 
 
+@dataclass(frozen=True, slots=True)
+class EventSettings:
+    """Where and how KV events are published."""
+
+    endpoint: str | None = None
+    """ZMQ endpoint, for example `tcp://127.0.0.1:5557`; port `*` = any free one. None = no events."""
+    replay_endpoint: str | None = None
+    topic: str = ""
+    form: wire.EventForm = wire.EventForm.MAP
+    replay_batches: int = 10_000
+    """Batches kept for replay."""
+    dp_rank: int = 0
+    """Data-parallel rank that events and metrics carry."""
+
+    def __post_init__(self) -> None:
+        if self.replay_endpoint is not None and self.endpoint is None:
+            raise ConfigError("replay is set but kv_events is not: there would be nothing to replay; set kv_events")
+        if self.replay_batches < 1:
+            raise ConfigError(f"replay_batches must be at least 1, not {self.replay_batches}")
+
+
 class EventPublisher:
     """PUB socket for batches, ROUTER socket for replays. Lives on the event loop that opened it."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        self.endpoint: str | None = settings.kv_events
+    def __init__(self, settings: EventSettings) -> None:
+        self.endpoint: str | None = settings.endpoint
         """Where a consumer connects; the actual port once opened."""
-        self.replay_endpoint: str | None = settings.replay
+        self.replay_endpoint: str | None = settings.replay_endpoint
         self.next_seq = 0
-        self._settings = settings
-        self._faults = EventFaults()
-        self._random = random.Random(settings.seed)
+        self.settings = settings
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=settings.replay_batches)
-        self._held: list[bytes] | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._pub: zmq.Socket[bytes] | None = None
         self._router: zmq.Socket[bytes] | None = None
@@ -72,44 +88,28 @@ class EventPublisher:
         """Begin again at sequence number 0 with an empty replay buffer, as a new process would."""
         self.next_seq = 0
         self._buffer.clear()
-        self._held = None
-
-    def set_faults(self, faults: EventFaults) -> None:
-        """Replace the faults; a batch that was held back goes out."""
-        self._faults = faults
-        if self._held is not None:
-            self._send(self._held)
-            self._held = None
 
     def publish(self, events: Sequence[core.KvEvent]) -> None:
         """Send one batch with the next sequence number."""
         if self._pub is None or not events:
             return
-        settings = self._settings
+        settings = self.settings
         batch = wire.EventBatch(time.time(), tuple(self._to_wire(event) for event in events), settings.dp_rank)
-        payload = wire.encode_batch(batch, settings.event_form)
+        payload = wire.encode_batch(batch, settings.form)
         seq = self.next_seq
         self.next_seq += 1
         self._buffer.append((seq, payload))
-        self._send_with_faults(wire.encode_frames(settings.topic, seq, payload))
+        self.emit(wire.encode_frames(settings.topic, seq, payload))
 
-    def _send_with_faults(self, frames: list[bytes]) -> None:
-        faults, draw = self._faults, self._random.random
-        if faults.stop or (faults.drop and draw() < faults.drop):
-            return
-        if self._held is None and faults.reorder and draw() < faults.reorder:
-            self._held = frames
-            return
-        self._send(frames)
-        if faults.duplicate and draw() < faults.duplicate:
-            self._send(frames)
-        if self._held is not None:
-            self._send(self._held)
-            self._held = None
-
-    def _send(self, frames: list[bytes]) -> None:
+    def emit(self, frames: list[bytes]) -> None:
+        """Send a message, if the sockets are open."""
         if self._pub is not None:
             self._pub.send_multipart(frames, zmq.NOBLOCK)
+
+    @property
+    def answers_replays(self) -> bool:
+        """Requests for a replay are answered."""
+        return True
 
     def _answer_replays(self) -> None:
         router = self._router
@@ -119,7 +119,7 @@ class EventPublisher:
             if len(frames) != 3 or len(frames[2]) != 8:
                 logger.warning("replay request with %d frames ignored: expected an empty one and 8 bytes", len(frames))
                 continue
-            if not self._faults.stop:
+            if self.answers_replays:
                 self._replay(router, frames[0], int.from_bytes(frames[2], "big"))
 
     def _replay(self, router: zmq.Socket[bytes], identity: bytes, start_seq: int) -> None:
@@ -130,7 +130,7 @@ class EventPublisher:
 
     def _to_wire(self, event: core.KvEvent) -> wire.KvEvent:
         # One kind of attention is group 0; the older array form does not know groups.
-        group = None if self._settings.event_form is wire.EventForm.ARRAY else 0
+        group = None if self.settings.form is wire.EventForm.ARRAY else 0
         if isinstance(event, core.BlockStored):
             return wire.BlockStored(
                 block_hashes=event.block_hashes,

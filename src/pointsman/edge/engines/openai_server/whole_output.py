@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import msgspec
 
-from pointsman.edge.engines.sim.errors import error_body
-from pointsman.edge.engines.sim.faults import StreamFaults
-from pointsman.edge.engines.sim.generation import Choice, Generation
+from pointsman.edge.engines.openai_server.errors import error_body
+from pointsman.edge.engines.openai_server.generation import Choice, Generation
+from pointsman.edge.engines.openai_server.json_answer import JSON_HEADERS
+from pointsman.edge.engines.openai_server.logprobs import TextLogprobs, chat_logprobs
+from pointsman.edge.engines.openai_server.sampling import Chosen
 from pointsman.edge.wire.http1_responder import Responder
-
-JSON_HEADERS = ((b"content-type", b"application/json"),)
 
 
 class WholeOutput:
     """Collects all choices and answers with one JSON object."""
 
-    def __init__(self, generation: Generation, responder: Responder, faults: StreamFaults) -> None:
-        self._generation = generation
-        self._responder = responder
-        self._faults = faults
+    def __init__(self, generation: Generation, responder: Responder) -> None:
+        self.generation = generation
+        self.responder = responder
         self._texts: list[list[str]] = [[] for _ in generation.choices]
         self._tokens: list[list[int]] = [[] for _ in generation.choices]
-        self._count = 0
+        self._chosen: list[list[Chosen]] = [[] for _ in generation.choices]
 
-    def piece(self, choice: Choice, text: str, token: int) -> None:
+    def piece(self, choice: Choice, text: str, token: int, chosen: Chosen | None) -> None:
         """Keep one token of a choice."""
-        self._count += 1
         self._texts[choice.index].append(text)
         self._tokens[choice.index].append(token)
-        if self._count >= self._faults.after_tokens:
-            self._break()
+        if chosen is not None:
+            self._chosen[choice.index].append(chosen)
+
+    def fail(self, status: int, message: str) -> None:
+        """An error instead of the answer."""
+        self.responder.send(status, JSON_HEADERS, error_body(status, message))
 
     def end(self) -> None:
         """Answer."""
-        generation = self._generation
+        generation = self.generation
         spec = generation.spec
         body: dict[str, object] = {
             "id": spec.id,
@@ -48,8 +50,8 @@ class WholeOutput:
         if spec.chat:
             body["prompt_logprobs"] = None
             body["prompt_token_ids"] = generation.choices[0].prompt if spec.return_token_ids else None
-        body["kv_transfer_params"] = None
-        self._responder.send(200, JSON_HEADERS, msgspec.json.encode(body))
+        body["kv_transfer_params"] = generation.kv_transfer_params
+        self.responder.send(200, JSON_HEADERS, msgspec.json.encode(body))
 
     def _chat_choice(self, choice: Choice) -> dict[str, object]:
         return {
@@ -64,19 +66,19 @@ class WholeOutput:
                 "tool_calls": [],
                 "reasoning": None,
             },
-            "logprobs": None,
+            "logprobs": self._logprobs(choice),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
             "token_ids": self._token_ids(choice),
         }
 
     def _text_choice(self, choice: Choice) -> dict[str, object]:
-        spec = self._generation.spec
-        prompt = self._generation.tokenizer.decode(choice.prompt) if spec.echo else ""
+        spec = self.generation.spec
+        prompt = self.generation.text.decode(choice.prompt) if spec.echo else ""
         return {
             "index": choice.index,
             "text": prompt + "".join(self._texts[choice.index]),
-            "logprobs": None,
+            "logprobs": self._logprobs(choice),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
             "token_ids": self._token_ids(choice),
@@ -85,14 +87,13 @@ class WholeOutput:
         }
 
     def _token_ids(self, choice: Choice) -> list[int] | None:
-        return self._tokens[choice.index] if self._generation.spec.return_token_ids else None
+        return self._tokens[choice.index] if self.generation.spec.return_token_ids else None
 
-    def _break(self) -> None:
-        """A fault that was asked for: an error answer, or the connection cut without one."""
-        if self._generation.done.done():
-            return
-        if self._faults.error_event:
-            self._responder.send(500, JSON_HEADERS, error_body(500, self._faults.message))
-            self._generation.complete()
-        else:
-            self._generation.cut()
+    def _logprobs(self, choice: Choice) -> dict[str, object] | None:
+        generation = self.generation
+        chosen = self._chosen[choice.index]
+        if generation.spec.sampling.logprobs is None or not chosen:
+            return None
+        if generation.spec.chat:
+            return chat_logprobs(generation.text, chosen)
+        return TextLogprobs(generation.text).of(chosen)
