@@ -36,7 +36,7 @@ _log = logging.getLogger("pointsman.cluster")
 
 _SAID_OF_WORKERS = (
     *("role", "gpu_count", "max_batch_size", "queue_depth_threshold", "models", "kv_capacity_tokens", "profile"),
-    *("weight", "max_in_flight", "topology_distance"),
+    *("weight", "max_in_flight", "topology_distance", "place", "moves_kv", "cache_transport"),
 )
 """What a source says of an engine's workers, and not of how the engine is asked."""
 

@@ -51,6 +51,12 @@ class WorkerSource:
     """The engine's own key; goes with every call to it and never into a log."""
     draining: str | None = None
     """Why it shall get no new work, as its record says."""
+    place: tuple[str, ...] = ()
+    """Where it is, from near to far; an empty name is an unknown one."""
+    moves_kv: bool = True
+    """False: it is never part of a transfer of KV."""
+    cache_transport: str | None = None
+    """By what it passes KV on; None: what the engine tells."""
 
     def spec(self, facts: EngineFacts, rank: int) -> WorkerSpec:
         """The worker that one rank is."""
@@ -77,6 +83,7 @@ class WorkerSource:
             migration=facts.capabilities.migration,
             tokenizer=facts.tokenizer,
             stream_usage=facts.capabilities.stream_usage is not False,
+            place=self.place,
         )
 
 

@@ -13,6 +13,7 @@ import msgspec
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.describe import (
+    choices_of,
     expected,
     is_parsed,
     item_of,
@@ -28,6 +29,7 @@ from pointsman.edge.configuration.secret import Secret
 S = TypeVar("S", bound=msgspec.Struct)
 
 NONE_WORD = "none"
+OFF = "off"
 
 
 def build(node: MappingNode, section: type[S], path: str = "") -> S:
@@ -81,6 +83,8 @@ def convert_scalar(value: object, kind: Any, where: str) -> Any:
     member = next(m for m in union_members(bare) if m is not type(None))
     if is_parsed(member):
         return _parse(value, member, kind, where)
+    if value is False and OFF in choices_of(member):
+        value = OFF  # YAML reads the word so
     if isinstance(value, str) and any(unicodedata.category(c) == "Cc" for c in value):
         raise ConfigError(f"{where}: expected text without line breaks and other control characters, not {value!r}")
     try:

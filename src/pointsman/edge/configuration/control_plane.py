@@ -98,7 +98,10 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="What going on elsewhere may take after that; then the rest ends with an error."),
     ] = Duration(30)
     debug_headers: Annotated[
-        bool, Meta(description="Honour `x-pointsman-explain` and `x-pointsman-worker` of any client.")
+        bool,
+        Meta(
+            description="Honour `x-pointsman-explain`, `x-pointsman-worker` and `x-pointsman-prefill-worker` of any client."
+        ),
     ] = False
     timeouts: Annotated[Timeouts, Meta(description="How long one request may take.")] = Timeouts()
     limits: Annotated[Limits, Meta(description="How large a request may be, and all of them together.")] = Limits()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -76,7 +76,7 @@ def _expected_one(kind: Any, meta: msgspec.Meta) -> str:
         return f"a list, each item {expected(get_args(kind)[0])}"
     if get_origin(kind) is Mapping:
         return f"keys and values, each value {expected(get_args(kind)[1])}"
-    choices = list(_choices(kind))
+    choices = choices_of(kind)
     if choices:
         return "one of " + ", ".join(choices)
     return "keys and values"
@@ -88,8 +88,10 @@ def _range(meta: msgspec.Meta) -> str:
     return f" of at least {meta.ge}" if meta.ge is not None else ""
 
 
-def _choices(kind: Any) -> Iterator[str]:
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """The words that a type takes; empty: it takes others than words, too."""
     if get_origin(kind) is Literal:
-        yield from (str(choice) for choice in get_args(kind))
-    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
-        yield from (str(choice.value) for choice in kind)
+        return tuple(str(choice) for choice in get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return tuple(str(choice.value) for choice in kind)
+    return ()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.worker import Role
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.engine_url import EngineUrl
@@ -17,6 +18,7 @@ from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.configuration.tls import EngineTls
 
 EngineKind = Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"]
+CacheTransport = Literal["nixl", "mooncake", "shared-storage", "shm", "tcp"]
 ModelName = Annotated[str, Meta(min_length=1)]
 
 
@@ -58,7 +60,21 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     kind: Annotated[EngineKind | None, Meta(description="Which engine it is; default: found out by asking it.")] = None
-    node_role: Annotated[Role, Meta(description="Which stages it computes.")] = Role.BOTH
+    node_role: Annotated[
+        Role,
+        Meta(
+            description="Which stages it computes: prompts for others only (`prefill`), whole requests and what others "
+            "began but no prompt for another one (`decode`), or all of it."
+        ),
+    ] = Role.BOTH
+    kv_cache_transfer: Annotated[
+        TransferMode,
+        Meta(description="`off`: it is never part of a transfer of KV; else it is as `routing.kv_transfer` says."),
+    ] = TransferMode.AUTO
+    cache_transport: Annotated[
+        CacheTransport | None,
+        Meta(description="By what it passes KV on, where the engine does not tell; default: what the engine tells."),
+    ] = None
     gpu_count: Annotated[int, Meta(ge=0, description="GPUs that it uses; 0 on a CPU.")] = 1
     max_batch_size: Annotated[int | None, Meta(ge=1, description="Sequences that it computes at once.")] = None
     queue_depth_threshold: Annotated[
@@ -117,17 +133,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         Secret | None, Meta(description="The key itself; `api_key_env` keeps it out of the file. Never printed.")
     ] = None
 
-    not_built: ClassVar[Mapping[str, str]] = {
-        "kv_cache_transfer": "moving KV cache between engines",
-        "cache_transport": "moving KV cache between engines",
-    }
-    not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
-        "node_role": {
-            "prefill": "engines that only prefill",
-            "decode": "engines that only decode",
-        },
-    }
-
     def __post_init__(self) -> None:
         if self.api_key is not None and self.api_key_env is not None:
             raise KeyConflictError("api_key", "api_key_env is given too; keep one of them")
@@ -157,3 +162,20 @@ class ExecutionGroup(msgspec.Struct, frozen=True, kw_only=True):
             same_name = first_with_name.setdefault(node.engine_name, index)
             if same_name != index:
                 raise KeyConflictError(f"nodes[{index}].name", f"nodes[{same_name}] is called {node.engine_name!r} too")
+
+    def without_decode(self) -> tuple[int, str] | None:
+        """The first node that only prefills and that nobody here decodes for, and what nobody decodes; None: fine.
+
+        Nodes of which nobody says what they serve may serve anything.
+        """
+        decoding = [node for node in self.nodes if node.node_role is not Role.PREFILL]
+        if any(node.models is None for node in decoding):
+            return None
+        decoded = {model for node in decoding for model in node.models or ()}
+        for index, node in enumerate(self.nodes):
+            if node.node_role is not Role.PREFILL:
+                continue
+            alone = [model for model in node.models or () if model not in decoded]
+            if alone or not decoding:
+                return index, f"model {alone[0]}" if alone else "what it serves"
+        return None

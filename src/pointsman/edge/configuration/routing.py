@@ -8,12 +8,14 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
+from pointsman.core.model.transfer import TransferMode
 from pointsman.core.trials.arms import By
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.guards import Guards
 from pointsman.edge.configuration.rollout import Rollout
 from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.configuration.size import Size
 from pointsman.edge.configuration.slo_class import SloClass
 
 
@@ -74,14 +76,27 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     index_by_hash: Annotated[
         bool, Meta(description="Answer `POST /query_by_hash` on the admin port; costs memory for each block.")
     ] = False
+    kv_transfer: Annotated[
+        TransferMode,
+        Meta(
+            description="When KV moves between engines: where that is predicted to save time (`auto`), wherever two "
+            "engines can share a request (`always`), or never (`off`); [disaggregation.md](disaggregation.md)."
+        ),
+    ] = TransferMode.AUTO
+    kv_transfer_max_bytes: Annotated[
+        Size | None, Meta(description="KV of a prompt that is larger is not moved; absent: no limit.")
+    ] = None
     fallback_to_local: Annotated[
-        bool, Meta(description="If a remote prefill or pull fails, the chosen engine computes itself.")
+        bool,
+        Meta(
+            description="If a remote prefill or pull fails, the engine that answers computes the prompt itself; "
+            "`false`: the request gets 503."
+        ),
     ] = True
     preempt_enabled: Annotated[bool, Meta(description="Let urgent requests interrupt others.")] = False
 
     not_built_values: ClassVar[Mapping[str, Mapping[object, str]]] = {
         "preempt_enabled": {True: "preemption"},
-        "fallback_to_local": {False: "remote prefill, without which there is nothing to fall back from"},
     }
 
     def __post_init__(self) -> None:

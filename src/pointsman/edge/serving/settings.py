@@ -11,6 +11,7 @@ from pointsman.core.ledger.health.settings import HealthSettings
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.slo import Slo
+from pointsman.core.model.transfer import USUAL_RULES, TransferRules
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.trials.arms import By
 from pointsman.edge.cluster.members import WorkerSource
@@ -20,6 +21,7 @@ from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.route_key import RouteKey
+from pointsman.edge.configuration.routing import Routing
 from pointsman.edge.configuration.secret import secret_of_environment
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.decisions.ring import MOST, MOST_BYTES
@@ -111,6 +113,8 @@ class FrontendSettings:
     collect_gpu_use: bool = True
     replicas: ReplicaSettings = field(default_factory=ReplicaSettings)
     guards: Guards = NO_GUARDS
+    transfer: TransferRules = USUAL_RULES
+    """When KV moves between engines."""
     slo_classes: Mapping[str, Slo] = field(default_factory=dict)
     default_slo_class: str | None = None
     failover: FailoverSettings = field(default_factory=FailoverSettings)
@@ -170,6 +174,7 @@ class FrontendSettings:
             collect_gpu_use=tree.metrics.collect_gpu_utilization,
             replicas=ReplicaSettings.of(tree.replicas, tree.etcd, environ or {}),
             guards=routing.guards.of(),
+            transfer=_transfer(routing),
             slo_classes={name: slo.of(name) for name, slo in routing.slo_classes.items()},
             default_slo_class=routing.default_slo_class,
             failover=FailoverSettings.of(tree.failover),
@@ -197,6 +202,11 @@ def _rollout(tree: ConfigTree) -> RolloutOrder | None:
         return None
     by = wanted.by or (By.REQUEST if tree.routing.route_key is None else By.SESSION)
     return RolloutOrder(wanted.policy, wanted.share.part, by, wanted.worse_by.part, wanted.auto_rollback)
+
+
+def _transfer(routing: Routing) -> TransferRules:
+    most = routing.kv_transfer_max_bytes
+    return TransferRules(routing.kv_transfer, 0 if most is None else most.bytes, routing.fallback_to_local)
 
 
 def sampling_of(log: DecisionLogSettings | None) -> Sampling:

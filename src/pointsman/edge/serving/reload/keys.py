@@ -33,10 +33,15 @@ SAMPLING = ("decision-log.sample", "decision-log.state")
 TENANCY = ("auth.keys_file", "auth.admin_key", "auth.admin_key_env", "tenants")
 HEALTH = ("control-plane.heartbeat_interval", "control-plane.health", "control-plane.health_canary")
 FAILOVER = ("failover",)
+TRANSFER = ("routing.kv_transfer", "routing.kv_transfer_max_bytes", "routing.fallback_to_local")
 
 LIVE = tuple(
     dict.fromkeys(
-        (NODES, *POLICY, *SHADOW, *GUARDS, *INTAKE, *LIMITS, *GRACES, *SAMPLING, *TENANCY, *HEALTH, *FAILOVER)
+        (
+            NODES,
+            *(*POLICY, *SHADOW, *GUARDS, *TRANSFER, *INTAKE, *LIMITS, *GRACES, *SAMPLING, *TENANCY, *HEALTH),
+            *FAILOVER,
+        )
     )
 )
 """These and all under them. Everything else is read at the start only."""

@@ -60,7 +60,7 @@ class Parts:
         return [
             Part(keys.POLICY, self._policy),
             Part(keys.SHADOW, self._shadows),
-            Part((*keys.GUARDS, *keys.HEALTH, *keys.FAILOVER), self._rules),
+            Part((*keys.GUARDS, *keys.HEALTH, *keys.FAILOVER, *keys.TRANSFER), self._rules),
             Part(keys.INTAKE, self._intake),
             Part(keys.TIMES, self._times),
             Part(keys.LIMITS, self._limits),
@@ -85,7 +85,7 @@ class Parts:
 
     def _rules(self, new: FrontendSettings) -> Apply:
         """What decisions depend on is the ledger's."""
-        event = RulesChanged(self.clock(), new.guards, new.failover.retry_share, new.health)
+        event = RulesChanged(self.clock(), new.guards, new.failover.retry_share, new.health, new.transfer)
 
         def apply() -> None:
             self.emit(event)

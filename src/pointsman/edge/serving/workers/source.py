@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.transfer import TransferMode
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.topology import topology_distance
 from pointsman.edge.configuration.control_plane import ControlPlane
@@ -32,6 +33,9 @@ def source_of(node: Node, plane: ControlPlane, environ: Mapping[str, str]) -> Wo
         gpu_metrics_url=node.gpu_metrics_url,
         gpus=node.gpus,
         tls=node.tls,
+        place=tuple(node.topology.get(level, "") for level in plane.topology_levels) if node.topology else (),
+        moves_kv=node.kv_cache_transfer is not TransferMode.OFF,
+        cache_transport=node.cache_transport,
         api_key=_api_key(node, environ),
     )
 
