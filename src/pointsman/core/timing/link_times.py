@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pointsman.core.timing.links import DEFAULT_LINK
 
@@ -32,6 +33,14 @@ class LinkEstimate:
 PRIOR = LinkEstimate()
 
 
+class Unmeasured(Protocol):
+    """What is thought of a pair before anything is seen of it."""
+
+    def of(self, source: int, target: int) -> LinkEstimate:
+        """Of one direction."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
     """By numbers of machines (`Column.NODE`), source and target."""
@@ -39,10 +48,15 @@ class LinkTimes:
     pairs: Mapping[tuple[int, int], LinkEstimate] = field(default_factory=dict)
     otherwise: LinkEstimate = PRIOR
     """Of pairs of which nothing is known."""
+    by_place: Unmeasured | None = None
+    """Of pairs of which nothing was seen, but where they are; None: as `otherwise`."""
 
     def of(self, source: int, target: int) -> LinkEstimate:
         """The estimate of one direction."""
-        return self.pairs.get((source, target), self.otherwise)
+        known = self.pairs.get((source, target))
+        if known is not None:
+            return known
+        return self.otherwise if self.by_place is None else self.by_place.of(source, target)
 
 
 NO_LINKS = LinkTimes()
