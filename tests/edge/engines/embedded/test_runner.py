@@ -25,10 +25,10 @@ class Sink:
         self.ended = asyncio.Event()
         self.breaks_after = breaks_after
 
-    def on_chosen(self, chosen: Chosen, last: bool) -> None:
+    def on_token(self, token: int, last: bool, chosen: Chosen | None = None) -> None:
         if len(self.tokens) == self.breaks_after:
             raise RuntimeError("nobody reads this")
-        self.tokens.append(chosen.token)
+        self.tokens.append(token)
         if last:
             self.ended.set()
 

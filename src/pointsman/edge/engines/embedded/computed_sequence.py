@@ -1,22 +1,13 @@
-"""A request whose tokens are computed by a model, and the sequences that its answers are."""
+"""Sequences whose tokens are computed by a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as TokenIds
-from dataclasses import dataclass
 
-from pointsman.core.engine_model.request import EngineRequest
 from pointsman.core.engine_model.token_sequence import TokenSequence
-from pointsman.edge.engines.embedded.sampling import Chosen, Sampling
+from pointsman.edge.engines.openai_server.sampling import GREEDY, Chosen, SampledRequest
 
-GREEDY = Sampling(temperature=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class SampledRequest(EngineRequest):
-    """One request, and how its tokens are chosen. Of several answers each draws by itself."""
-
-    sampling: Sampling = GREEDY
+__all__ = ["GREEDY", "ComputedSequence", "SampledRequest"]
 
 
 class ComputedSequence(TokenSequence):

@@ -13,12 +13,13 @@ from pointsman.core.engine_model.sequence import Sequence
 from pointsman.core.engine_model.step import StepResult
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.engines.embedded.batch import Part
-from pointsman.edge.engines.embedded.computed_sequence import GREEDY, ComputedSequence, SampledRequest
+from pointsman.edge.engines.embedded.computed_sequence import ComputedSequence
 from pointsman.edge.engines.embedded.decoder import Decoder
 from pointsman.edge.engines.embedded.kv_blocks import KvBlocks
 from pointsman.edge.engines.embedded.pages import PagedScheduler
-from pointsman.edge.engines.embedded.sampling import Sampling, choose
+from pointsman.edge.engines.embedded.sampling import choose
 from pointsman.edge.engines.embedded.weights import Array
+from pointsman.edge.engines.openai_server.sampling import GREEDY, SampledRequest, Sampling
 
 
 @dataclass(slots=True)

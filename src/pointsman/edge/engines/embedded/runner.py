@@ -5,41 +5,43 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from pointsman.core.engine_model.busy import BusyShare
+from pointsman.core.engine_model.engine import EngineModel
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.engine_model.step import StepResult
 from pointsman.core.model.errors import EngineError
-from pointsman.edge.engines.embedded.computed_sequence import ComputedSequence, SampledRequest
+from pointsman.edge.engines.embedded.computed_sequence import ComputedSequence
 from pointsman.edge.engines.embedded.engine import EmbeddedEngine, Work
-from pointsman.edge.engines.embedded.sampling import Chosen
+from pointsman.edge.engines.embedded.kv_seam import KvTransfers
+from pointsman.edge.engines.openai_server.latencies import Live
+from pointsman.edge.engines.openai_server.metrics import ServerMetrics
+from pointsman.edge.engines.openai_server.sampling import Chosen, SampledRequest
+from pointsman.edge.engines.openai_server.served_engine import TokenSink
 
 _log = logging.getLogger("pointsman.engines.embedded")
 
 _NOTHING = Chosen(0)
 
 
-class ChosenSink(Protocol):
-    """Takes the tokens of one sequence."""
-
-    def on_chosen(self, chosen: Chosen, last: bool) -> None:
-        """One more token; `last` when the engine generates no further one."""
-
-    def on_error(self, error: Exception) -> None:
-        """The sequence can't go on: it has been taken out."""
-
-
 class EmbeddedRunner:
     """One engine at work. Make it, and call everything, on one event loop."""
 
-    def __init__(self, engine: EmbeddedEngine, publish: Callable[[list[KvEvent]], None]) -> None:
+    def __init__(
+        self,
+        engine: EmbeddedEngine,
+        publish: Callable[[list[KvEvent]], None],
+        metrics: ServerMetrics | None = None,
+    ) -> None:
         self.engine = engine
+        self.transfers: KvTransfers | None = None
+        """What moves KV between engines, if something does."""
         self._publish = publish
-        self._sinks: dict[Sequence, ChosenSink] = {}
+        self._metrics = ServerMetrics(time.time()) if metrics is None else metrics
+        self._live: dict[Sequence, Live] = {}
         self._thread = ThreadPoolExecutor(1, "embedded engine")
         self._loop = asyncio.get_running_loop()
         self._start_s = time.perf_counter()
@@ -57,17 +59,33 @@ class EmbeddedRunner:
         """Share of the time in which it computed, lately."""
         return self._busy.share(self.now_ms(), self._begun_ms)
 
-    def submit(self, request: SampledRequest, sinks: list[ChosenSink]) -> tuple[Sequence, ...]:
+    @property
+    def model(self) -> EngineModel:
+        """Counters, queue, KV cache."""
+        return self.engine.model
+
+    def submit(self, request: SampledRequest, sinks: list[TokenSink]) -> tuple[Sequence, ...]:
         """Queue a request with a sink for each of its sequences; raises RequestRefusedError."""
+        if self.transfers is not None and request.kv_transfer_params is not None:
+            request = self.transfers.prepared(request)
         sequences = self.engine.model.add(request)
-        self._sinks.update(zip(sequences, sinks, strict=True))
-        self._wake()
+        now_s = time.perf_counter()
+        for sequence, sink in zip(sequences, sinks, strict=True):
+            self._live[sequence] = Live(sink, self._metrics, now_s)
+        self.wake()
         return sequences
 
     def abort(self, sequence: Sequence) -> None:
         """Take a sequence out, if it has not ended; its sink hears nothing more."""
-        self._sinks.pop(sequence, None)
-        self.engine.model.abort_sequence(sequence)
+        live = self._live.pop(sequence, None)
+        if live is not None:
+            live.ended(time.perf_counter())
+        if self.engine.model.abort_sequence(sequence) and self.transfers is not None:
+            self.transfers.aborted(sequence)
+
+    def transfer_answer(self, sequences: list[Sequence]) -> Mapping[str, object] | None:
+        """What the answer to a request with `kv_transfer_params` says of its KV."""
+        return None if self.transfers is None else self.transfers.answer(sequences)
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached blocks unless sequences hold some, and say so in an event at once."""
@@ -79,10 +97,11 @@ class EmbeddedRunner:
     async def stop(self) -> None:
         """No further step; sinks hear nothing more. Waits for the step that is being computed."""
         self._stopped = True
-        self._sinks.clear()
+        self._live.clear()
         await asyncio.to_thread(self._thread.shutdown)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """There may be something to compute."""
         if self._begun_ms is None and not self._waking and not self._stopped:
             # Not at once, so that requests of the same turn share the first step.
             self._waking = True
@@ -123,24 +142,29 @@ class EmbeddedRunner:
         for held in self.engine.model.requests():
             self.engine.model.abort_sequence(held)
         self.reset_prefix_cache()
-        sinks, self._sinks = self._sinks, {}
-        for sink in sinks.values():
-            sink.on_error(EngineError("the engine failed while it computed this; its log says more"))
+        lost, self._live = self._live, {}
+        for live in lost.values():
+            live.sink.on_error(EngineError("the engine failed while it computed this; its log says more"))
 
     def _deliver(self, result: StepResult) -> None:
         if result.events:
             self._publish(result.events)
+        now_s = time.perf_counter()
         for sequence, _ in result.tokens:
-            sink = self._sinks.get(sequence)
-            if sink is None or not isinstance(sequence, ComputedSequence):
+            live = self._live.get(sequence)
+            if live is None or not isinstance(sequence, ComputedSequence):
                 continue
+            scheduled_s = None if sequence.scheduled_ms is None else self._start_s + sequence.scheduled_ms / 1000
+            live.token(now_s, scheduled_s)
             last = sequence.state is SequenceState.FINISHED
             if last:
-                del self._sinks[sequence]
+                del self._live[sequence]
+                live.ended(now_s)
+            chosen = sequence.chosen
             try:
-                sink.on_chosen(sequence.chosen, last)
+                live.sink.on_token(chosen.token, last, chosen)
             except Exception as error:
                 # One broken stream must not stop the others.
                 _log.exception("tokens of request %s could not be written", sequence.request.id)
                 self.abort(sequence)
-                sink.on_error(error)
+                live.sink.on_error(error)

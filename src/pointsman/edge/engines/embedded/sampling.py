@@ -7,53 +7,19 @@ had not moved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.edge.engines.embedded.weights import Array
+from pointsman.edge.engines.openai_server.sampling import Chosen, Sampling
+
+__all__ = ["Chosen", "Sampling", "choose", "likeliest", "log_softmax"]
 
 Floats = NDArray[np.float64]
 
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """As requests ask for it. Temperature 0 takes the likeliest token."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    """0: all."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    """Tokens less likely than that share of the likeliest one are left out."""
-    seed: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    """Above 1: tokens of the prompt and the answer are less likely."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    logprobs: int | None = None
-    """How many of the likeliest tokens are told with each token; None: nothing is."""
-
-    @property
-    def plain(self) -> bool:
-        """Logits are taken as they are."""
-        return not (
-            self.presence_penalty or self.frequency_penalty or self.logit_bias or self.repetition_penalty != 1.0
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """One token."""
-
-    token: int
-    logprob: float | None = None
-    """Of the model itself, before temperature and filters; None where it was not asked for."""
-    likeliest: tuple[tuple[int, float], ...] = ()
-    """Tokens with their logprobs, likeliest first."""
+_NEVER = np.float32(-np.inf)
 
 
 def choose(logits: Array, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> Chosen:
@@ -101,6 +67,8 @@ def _adjusted(logits: Array, sampling: Sampling, prompt: Sequence[int], answer: 
         values[tokens] -= np.float32(sampling.frequency_penalty) * times + np.float32(sampling.presence_penalty)
     for token, bias in sampling.logit_bias.items():
         values[token] += np.float32(bias)
+    if sampling.end_ids and len(answer) < sampling.min_tokens:
+        values[list(sampling.end_ids)] = _NEVER
     return values
 
 

@@ -14,6 +14,7 @@ from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.request import EngineRequest
 from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.engine_model.step import StepResult
+from pointsman.edge.engines.openai_server.latencies import Live
 from pointsman.edge.engines.openai_server.metrics import ServerMetrics
 from pointsman.edge.engines.openai_server.served_engine import TokenSink
 
@@ -25,15 +26,6 @@ _EARLY_S = 0.0005
 # A turn of the event loop computes steps for this long at most, then lets sockets have their turn.
 _TURN_S = 0.002
 _LATE_S = 0.05
-
-
-class _Live:
-    __slots__ = ("arrived_s", "last_s", "sink")
-
-    def __init__(self, sink: TokenSink, now_s: float) -> None:
-        self.sink = sink
-        self.arrived_s = now_s
-        self.last_s = 0.0
 
 
 class EngineRunner:
@@ -59,7 +51,7 @@ class EngineRunner:
         self._speedup = speedup
         self._publish = publish
         self._metrics = metrics
-        self._live: dict[Sequence, _Live] = {}
+        self._live: dict[Sequence, Live] = {}
         self._start_s = clock_s()
         self._begin_ms: float | None = None
         """When the step began that it is in."""
@@ -88,7 +80,7 @@ class EngineRunner:
         sequences = self.engine.add(request)
         now_s = self._clock_s()
         for sequence, sink in zip(sequences, sinks, strict=True):
-            self._live[sequence] = _Live(sink, now_s)
+            self._live[sequence] = Live(sink, self._metrics, now_s)
         self._wake()
         return sequences
 
@@ -97,7 +89,7 @@ class EngineRunner:
         self.engine.abort_sequence(sequence)
         live = self._live.pop(sequence, None)
         if live is not None:
-            self._metrics.e2e_s.observe(self._clock_s() - live.arrived_s)
+            live.ended(self._clock_s())
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached blocks unless sequences hold some, and say so in an event at once."""
@@ -181,22 +173,17 @@ class EngineRunner:
     def _deliver(self, result: StepResult) -> None:
         if result.events:
             self._publish(result.events)
-        live_of, metrics = self._live, self._metrics
+        live_of = self._live
         now_s = self._clock_s()
-        observe_itl = metrics.itl_s.observe
         for sequence, token in result.tokens:
             live = live_of.get(sequence)
             if live is None:
                 continue
-            if live.last_s:
-                observe_itl(now_s - live.last_s)
-            else:
-                self._first_token(sequence, live, now_s)
-            live.last_s = now_s
+            live.token(now_s, self._scheduled_s(sequence))
             last = sequence.state is SequenceState.FINISHED
             if last:
                 del live_of[sequence]
-                metrics.e2e_s.observe(now_s - live.arrived_s)
+                live.ended(now_s)
             try:
                 live.sink.on_token(token, last)
             except Exception as error:
@@ -205,9 +192,7 @@ class EngineRunner:
                 self.abort(sequence)
                 live.sink.on_error(error)
 
-    def _first_token(self, sequence: Sequence, live: _Live, now_s: float) -> None:
-        ttft_s = now_s - live.arrived_s
-        self._metrics.ttft_s.observe(ttft_s)
-        if sequence.scheduled_ms is not None:
-            scheduled_s = self._start_s + sequence.scheduled_ms / (1000 * self._speedup)
-            self._metrics.queue_s.observe(max(0.0, scheduled_s - live.arrived_s))
+    def _scheduled_s(self, sequence: Sequence) -> float | None:
+        if sequence.scheduled_ms is None:
+            return None
+        return self._start_s + sequence.scheduled_ms / (1000 * self._speedup)
