@@ -1,0 +1,1 @@
+"""KV blocks on the move between engines, whatever engines they are."""
