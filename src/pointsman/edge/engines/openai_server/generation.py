@@ -155,8 +155,8 @@ class Generation:
                 spec.n,
                 spec.lora_name,
                 spec.cache_salt,
-                spec.sampling,
-                spec.kv_transfer_params,
+                sampling=spec.sampling,
+                kv_transfer_params=spec.kv_transfer_params,
             )
             choices = self.choices[number * spec.n : (number + 1) * spec.n]
             sinks: list[TokenSink] = list(choices)
