@@ -219,6 +219,8 @@ def _start_vllm(python: str, model: str, logs: Path, core: int, *, name: str = "
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": str(core),
         "VLLM_SERVER_DEV_MODE": "1",
+        # A server that gets little time closes a kept connection long after a request was sent on it, unread.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     }
     server = start(name, command, port, logs / f"{name.replace(' ', '-').lower()}.log", env)
     server.key = key

@@ -23,12 +23,14 @@ from support.waiting import eventually
 pytestmark = pytest.mark.engines
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+SCENES = 4
+"""A fast engine may have ended most streams before it is killed: then all is repeated."""
 MESSAGES = [{"role": "user", "content": "How long is a piece of string?"}]
 LONG: dict[str, Any] = {
     "model": "tiny",
     "stream": True,
     "temperature": 0,
-    "max_tokens": 300,
+    "max_tokens": 600,
     "ignore_eos": True,
     "stream_options": {"include_usage": True},
 }
@@ -74,38 +76,60 @@ def without_names(heard: Heard) -> Heard:
     return replace(heard, names=set(), logprobs=[(token, round(value, 2)) for token, value in heard.logprobs])
 
 
+async def kill_in_the_middle(server: Any, frontend: Frontend, tasks: list[asyncio.Task[Any]]) -> int:
+    """Kills `two` when all that comes from it has begun; how many answers those were. 0: it was too fast, and lives."""
+    left: list[int] = []
+
+    def all_begun() -> bool:
+        streams = list(frontend.dispatcher.streams())
+        left[:] = [relay.events for worker, relay in streams if worker == "two/0"]
+        done = sum(task.done() for task in tasks)
+        return len(streams) + done == len(tasks) and (not left or min(left) > 0)
+
+    await eventually(all_begun, 120.0)
+    if left:
+        await asyncio.to_thread(server.kill)
+    return len(left)
+
+
 async def test_one_is_killed_while_streams_come_from_it(vllms: dict[str, Any], front_end: Frontend) -> None:
     specs = [worker.spec for worker in front_end.ledger.snapshot().workers]
     assert {spec.migration for spec in specs} == {Mechanism.TOKEN_IDS}
     pool = UpstreamPool()
-    undisturbed = {name: (await ask(front_end, pool, *asked))[0] for name, asked in ASKED.items()}
-    tasks = [
-        asyncio.create_task(ask(front_end, pool, *asked), name=name) for name, asked in ASKED.items() for _ in range(2)
-    ]
-
-    def all_tell() -> bool:
-        # By events: an API server that its engine outruns puts many tokens into each, so few come in all.
-        told = [relay.events for worker, relay in front_end.dispatcher.streams() if worker == "two/0"]
-        return len(told) == len(ASKED) and min(told) >= 5
-
-    await eventually(all_tell, 120.0)
-    await asyncio.to_thread(vllms["two"].kill)
+    migrations = front_end.traffic.migrations
     try:
-        moved, different = 0, []
-        for task in tasks:
-            heard, worker = await task
-            moved += worker == b"two/0"
-            if without_names(heard) != without_names(undisturbed[task.get_name()]):
-                different.append((task.get_name(), worker, heard, undisturbed[task.get_name()]))
-        assert not different
-        migrations = front_end.traffic.migrations
-        assert moved == len(ASKED)
-        assert migrations["token_ids", "finished"] + migrations["replay", "finished"] == moved
-        assert migrations["replay", "finished"] == 2
-        snapshot = front_end.ledger.snapshot()
-        assert (snapshot.running, snapshot.waiting, snapshot.totals.failed) == (0, 0, 0)
-        assert all(worker.kv_tokens == 0 for worker in snapshot.workers)
+        told = await asyncio.gather(*(ask(front_end, pool, *asked) for asked in ASKED.values()))
+        undisturbed = {name: heard for name, (heard, _) in zip(ASKED, told, strict=True)}
+        for _ in range(SCENES):
+            before = sum(migrations[mechanism, "finished"] for mechanism in ("token_ids", "replay"))
+            tasks = [
+                asyncio.create_task(ask(front_end, pool, *asked), name=name)
+                for name, asked in ASKED.items()
+                for _ in range(2)
+            ]
+            left = await kill_in_the_middle(vllms["two"], front_end, tasks)
+            different = []
+            for task in tasks:
+                heard, worker = await task
+                if without_names(heard) != without_names(undisturbed[task.get_name()]):
+                    different.append((task.get_name(), worker, heard, undisturbed[task.get_name()]))
+            assert not different
+            # What an engine had sent to its end when it was killed needs nobody to go on with it.
+            moved = sum(migrations[mechanism, "finished"] for mechanism in ("token_ids", "replay")) - before
+            assert moved <= left
+            snapshot = front_end.ledger.snapshot()
+            assert (snapshot.running, snapshot.waiting, snapshot.totals.failed) == (0, 0, 0)
+            assert all(worker.kv_tokens == 0 for worker in snapshot.workers)
+            if left:
+                vllms["two"].start_again()
+                await asyncio.to_thread(vllms["two"].wait_ready, "/health")
+            if migrations["token_ids", "finished"] >= 3 and migrations["replay", "finished"] >= 1:
+                break
+            await eventually(lambda: sum(w.usable for w in front_end.ledger.snapshot().workers) == 2, 60.0)
+        else:
+            pytest.fail(f"in {SCENES} scenes hardly a stream was broken off: {dict(migrations)}")
     finally:
         await pool.close()
-        vllms["two"].start_again()
-        await asyncio.to_thread(vllms["two"].wait_ready, "/health")
+        if vllms["two"].process.poll() is not None:
+            vllms["two"].start_again()
+            await asyncio.to_thread(vllms["two"].wait_ready, "/health")
