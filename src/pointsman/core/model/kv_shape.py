@@ -50,6 +50,10 @@ class KvShape:
     """It can fetch the beginning of a prompt from whoever holds it, and compute the rest (`Pull`)."""
     port: int | None = None
     """Where others meet it, where the hand-shake needs to be told (SGLang's bootstrap port)."""
+    engine_ids: tuple[str, ...] = ()
+    """What its ranks are called among engines, where a hand-shake needs it (Mooncake). New with each start."""
+    alone: bool = True
+    """It serves whole requests, too. Without that only what can be split can be sent there (SGLang's `decode` mode)."""
 
 
 def mismatch(source: KvShape, target: KvShape) -> str | None:

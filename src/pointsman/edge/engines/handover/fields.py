@@ -74,15 +74,23 @@ def fields(body: bytes) -> Fields | None:
 
 def prompts(read: Fields) -> int:
     """How many prompts a completion has; 1 for a chat."""
+    return len(_parts(read)) if is_list_of_prompts(read) else 1
+
+
+def is_list_of_prompts(read: Fields) -> bool:
+    """Whether the prompt is a list of texts or of lists of token ids, not one text or one list of ids."""
+    parts = _parts(read)
+    return bool(parts) and bytes(memoryview(parts[0])[:1]) in (b'"', b"[")
+
+
+def _parts(read: Fields) -> list[Raw]:
     prompt = read.prompt
     if not isinstance(prompt, Raw) or bytes(memoryview(prompt)[:1]) != b"[":
-        return 1
+        return []
     try:
-        parts = _list.decode(prompt)
+        return _list.decode(prompt)
     except (msgspec.MsgspecError, RecursionError):
-        return 1
-    nested = bool(parts) and bytes(memoryview(parts[0])[:1]) in (b'"', b"[")
-    return len(parts) if nested else 1
+        return []
 
 
 def usual_refusal(asked: Asked, *, batches: bool = False) -> str | None:

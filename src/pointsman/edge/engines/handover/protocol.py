@@ -70,7 +70,13 @@ class LegRequest:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The prefill leg answered everything there is to answer: its answer is the client's."""
+    """The prefill leg answered everything there is to answer: its answer is the client's.
+
+    A client that asked for a stream gets it by `edge/engines/handover/as_stream.py`.
+    """
+
+    answer: bytes | None = None
+    """As the client should get it, without what only the engines need to know; None: as it came."""
 
 
 @dataclass(frozen=True, slots=True)
