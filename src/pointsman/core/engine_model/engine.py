@@ -197,15 +197,21 @@ class EngineModel:
         scheduler.arrived_in_part(sequence, tokens)
         return True
 
-    def hold(self, request: EngineRequest) -> Sequence | None:
+    def hold(self, request: EngineRequest | LengthRequest, most_tokens: int | None = None) -> Sequence | None:
         """Keep the leading full blocks of a prompt that are cached, as `release_held` ends it; None: none is.
 
-        Not in a step: blocks that it computes are among the cached ones already. Raises as `add` does.
+        `most_tokens`: not more of them. Raises as `add` does. Not in a step, where the request has contents: blocks
+        that the step computes are among the cached ones already. Who holds blocks in a run of steps cuts it first.
         """
-        if self._step is not None:
+        sequence: Sequence
+        if isinstance(request, LengthRequest):
+            self._check_lengths(request)
+            sequence = LengthSequence(request, self.config.max_model_len, hashed=self.config.prefix_caching)
+        elif self._step is not None:
             raise RuntimeError("a step has begun: finish it first")
-        sequence = self._token_sequences(request)[0]
-        if not self._scheduler.hold(sequence):
+        else:
+            sequence = self._token_sequences(request)[0]
+        if not self._scheduler.hold(sequence, most_tokens):
             return None
         sequence.state = SequenceState.FINISHED
         self._held[request.id] = sequence

@@ -18,7 +18,7 @@ class LengthSequence(Sequence):
         if request.stage is Stage.PREFILL:
             target = request.prompt_tokens + 1
         hashes = request.block_hashes + request.answer_hashes if hashed else ()
-        super().__init__(request, 0, request.prompt_tokens, target, hashes, request.stage)
+        super().__init__(request, 0, request.prompt_tokens, target, hashes, request.stage, request.fetches)
 
     def stored(self, first: int, last: int, block_size: int) -> BlockStored:
         """Without tokens."""

@@ -99,6 +99,12 @@ class LinkNetwork:
         ended, self._ended = self._ended, []
         return ended
 
+    def alone(self, source: int, target: int) -> tuple[float, float]:
+        """Floor in ms and bytes a ms of a transfer between two workers that shares nothing."""
+        kind = self._between.get((source, target), _OWN)
+        ends = [self._of((source, True, kind)), self._of((target, False, kind))]
+        return max(end.floor_ms for end in ends), min(end.bytes_per_ms for end in ends)
+
     def _of(self, port: _Port) -> Link:
         worker, _, kind = port
         return self._links.get(worker, self._link) if kind == _OWN else self._kinds[kind]

@@ -39,3 +39,5 @@ class LengthRequest:
     """Chained hashes of the blocks that the prompt does not fill, but prompt and answer do. They need hashes of all
     full blocks of the prompt before them."""
     stage: Stage = Stage.WHOLE
+    fetches: bool = False
+    """It waits for the KV of its beginning (`EngineModel.fetched`), whatever its stage, and computes the rest."""

@@ -17,7 +17,6 @@ from pointsman.core.engine_model.events import BlockRemoved, KvEvent
 from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.engine_model.step import Batch
 from pointsman.core.engine_model.tiers import Tiers
-from pointsman.core.model.stage import Stage
 
 
 class Scheduler:
@@ -189,9 +188,12 @@ class Scheduler:
         self._announce(sequence, tokens)
         self.fetched.append(sequence)
 
-    def hold(self, sequence: Sequence) -> int:
+    def hold(self, sequence: Sequence, most_tokens: int | None = None) -> int:
         """Take up the leading full blocks of a sequence that are cached, without running it: how many."""
-        hits = self.pool.lookup(sequence.hashes, len(sequence.hashes))
+        blocks = sequence.prompt_length // self._block_size
+        if most_tokens is not None:
+            blocks = min(blocks, most_tokens // self._block_size)
+        hits = self.pool.lookup(sequence.hashes, blocks)
         self.pool.acquire(hits)
         sequence.keys = hits
         sequence.still_blocks = len(hits)
@@ -214,7 +216,7 @@ class Scheduler:
             sequence = waiting[0]
             if self._is_blocked(sequence, budget):
                 return
-            remote = sequence.stage is Stage.DECODE and sequence.transfer_tokens is None
+            remote = sequence.fetches and sequence.transfer_tokens is None
             count = self._start(sequence, sequence.prompt_length if remote else budget, batch, remote=remote)
             if not count:
                 self._blocked = (sequence, budget, self.pool.released, self.pool.stored)

@@ -43,6 +43,7 @@ class Sequence:
     __slots__ = (
         "cached_tokens",
         "decoders",
+        "fetches",
         "first_token_ms",
         "hashes",
         "index",
@@ -74,10 +75,13 @@ class Sequence:
         target_length: int,
         hashes: Hashes[int],
         stage: Stage = Stage.WHOLE,
+        fetches: bool = False,
     ) -> None:
         self.request = request
         self.index = index
         self.stage = stage
+        self.fetches = fetches or stage is Stage.DECODE
+        """It gets its blocks and waits for KV from another engine before it runs for the first time."""
         self.prompt_length = prompt_length
         self.target_length = target_length
         """Length at which it finishes."""
