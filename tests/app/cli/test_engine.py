@@ -13,13 +13,34 @@ import pytest
 
 from pointsman.app.cli import main
 from pointsman.app.cli.engine import engine
+from pointsman.edge.engines.embedded.settings import EmbeddedSettings
 from pointsman.edge.engines.sim.settings import SimSettings
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kind", "embedded"], "pointsman: --kind embedded: not built yet in 0.1; use local or sim"),
+        (
+            ["--kind", "embedded", "--slots", "2"],
+            "pointsman: --slots: engines of kind embedded don't take it; remove it",
+        ),
+        (
+            ["--kind", "embedded", "--port", "0", "--model", "seed:x"],
+            "pointsman: --model seed:x: 'x' is no number; write for example seed:0",
+        ),
+        (
+            ["--kind", "embedded", "--port", "0", "--model", "/absent"],
+            "pointsman: --model /absent: there is no such file or directory; give a directory with config.json and "
+            "safetensors, a GGUF file, or seed:N for a tiny model made from the number N",
+        ),
+        (
+            ["--kind", "embedded", "--port", "0", "--block-size", "24"],
+            "pointsman: block_size is 24: it must divide 64",
+        ),
+        (
+            ["--kind", "embedded", "--port", "0", "--max-model-len", "9000"],
+            "pointsman: max_model_len is 9000, and the model knows 8192 positions; lower it",
+        ),
         (["--kind", "sim", "--threads", "2"], "pointsman: --threads: engines of kind sim don't take it; remove it"),
         (
             ["--kind", "local", "--kv-events", "x"],
@@ -31,7 +52,7 @@ from pointsman.edge.engines.sim.settings import SimSettings
 )
 def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["engine", *arguments]) == 2
-    assert capsys.readouterr().err.strip() == message
+    assert capsys.readouterr().err.strip().splitlines()[-1] == message
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -44,6 +65,16 @@ def test_sim_serves_until_told_to_stop(start: Callable[..., Any], number: signal
     assert engine.family() == []
 
 
+def test_embedded_serves_until_told_to_stop(start: Callable[..., Any]) -> None:
+    engine = start("engine", "--kind", "embedded", "--port", "0", "--served-name", "tiny", "--model", "seed:3")
+    url = engine.url("engine embedded serves tiny at")
+    body = json.dumps({"prompt": "the river", "max_tokens": 4, "ignore_eos": True, "temperature": 0}).encode()
+    with urllib.request.urlopen(f"{url}/v1/completions", data=body, timeout=30) as answer:
+        assert json.load(answer)["usage"]["completion_tokens"] == 4
+    assert engine.stop(signal.SIGINT) == 0
+    assert engine.family() == []
+
+
 def test_a_taken_port_is_one_line(start: Callable[..., Any]) -> None:
     port = start("engine", "--kind", "sim", "--port", "0").url("engine sim serves").rpartition(":")[2]
     second = start("engine", "--kind", "sim", "--port", port)
@@ -51,7 +82,7 @@ def test_a_taken_port_is_one_line(start: Callable[..., Any]) -> None:
     assert second.process.wait(30) == 2
 
 
-def test_every_setting_of_the_simulation_is_an_option() -> None:
+def test_every_setting_of_an_engine_of_ours_is_an_option() -> None:
     options = {parameter.name for parameter in engine.params}
-    settings = {field.name for field in dataclasses.fields(SimSettings)}
-    assert settings <= options
+    for settings in (SimSettings, EmbeddedSettings):
+        assert {field.name for field in dataclasses.fields(settings)} <= options

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from pointsman.app.cli.descriptors import raise_descriptor_limit
+from pointsman.app.cli.engine_embedded import serve_embedded
 from pointsman.app.cli.engine_join import JoinFlags, join_options, serve_joined
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
@@ -28,49 +29,83 @@ from pointsman.edge.telemetry.logs import LEVELS, set_up_logs
 from pointsman.edge.wire.kv_events import EventForm
 from pointsman.edge.wire.listening import listen_error
 
+_SCHEDULED = frozenset(
+    ("block_size", "num_blocks", "max_num_seqs", "max_batched_tokens", "max_model_len", "prefix_caching", "seed")
+)
+_EVENTS = frozenset(("kv_events", "replay", "topic", "dp_rank", "replay_batches", "event_form"))
 _OPTIONS_OF = {
     "local": {"threads", "slots", "context_tokens"},
-    "sim": {"profile", "speedup", "block_size", "num_blocks", "max_num_seqs", "max_batched_tokens", "max_model_len"}
-    | {"loras", "kv_events", "replay", "topic", "dp_rank", "seed", "default_output_tokens", "prefix_caching"}
-    | {"replay_batches", "event_form"},
+    "sim": {"profile", "speedup", "loras", "default_output_tokens", *_SCHEDULED, *_EVENTS},
+    "embedded": {"threads", "served_name", *_SCHEDULED, *_EVENTS},
 }
-"""Options that only one kind takes."""
+"""Options that not every kind takes."""
 
 
 @click.command()
 @click.option("--kind", type=click.Choice(["local", "sim", "embedded"]), required=True, help="Which engine to run.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--model", help="local: PATH, NAME=PATH or a known name; sim: the name to serve.")
-@click.option("--threads", type=click.IntRange(1), help="local: threads that compute; default: all cores.")
+@click.option(
+    "--model",
+    help="local: PATH, NAME=PATH or a known name; sim: the name to serve; embedded: seed:N, a Hugging Face directory, "
+    "a GGUF file or a known name (seed:0).",
+)
+@click.option("--served-name", help="embedded: the name that requests use; default: the model's.")
+@click.option(
+    "--threads", type=click.IntRange(1), help="local: threads that compute; default: all cores. embedded: (1)."
+)
 @click.option("--slots", type=click.IntRange(1, 256), help="local: sequences computed at once (4).")
 @click.option("--context-tokens", type=click.IntRange(256), help="local: KV cache shared by all sequences (16384).")
 @click.option("--profile", help="sim: step times to imitate (instant).")
 @click.option("--speedup", type=float, help="sim: modelled milliseconds in a real one (1).")
-@click.option("--block-size", type=click.IntRange(1), help="sim: tokens a KV block (16).")
-@click.option("--num-blocks", type=click.IntRange(1), help="sim: KV blocks; default: the profile's.")
-@click.option("--max-num-seqs", type=click.IntRange(1), help="sim: sequences computed at once (256).")
-@click.option("--max-batched-tokens", type=click.IntRange(1), help="sim: token budget of a step (8192).")
-@click.option("--max-model-len", type=click.IntRange(1), help="sim: longest prompt and answer together (32768).")
-@click.option("--default-output-tokens", type=click.IntRange(1), help="sim: answers of requests without limit (128).")
-@click.option("--prefix-caching/--no-prefix-caching", default=None, help="sim: reuse KV blocks (on).")
-@click.option("--lora", "loras", multiple=True, help="sim: name of an adapter; repeatable.")
-@click.option("--kv-events", metavar="ENDPOINT", help="sim: publish KV events there, e.g. tcp://127.0.0.1:5557.")
-@click.option("--replay", metavar="ENDPOINT", help="sim: answer replay requests there.")
-@click.option("--replay-batches", type=click.IntRange(1), help="sim: batches kept for replay (10000).")
+@click.option("--block-size", type=click.IntRange(1), help="sim, embedded: tokens a KV block (16).")
 @click.option(
-    "--event-form", type=click.Choice([str(form) for form in EventForm]), help="sim: how events are written (map)."
+    "--num-blocks",
+    type=click.IntRange(1),
+    help="sim, embedded: KV blocks; default: the profile's; embedded: what 512 MiB hold, at most 4096.",
 )
-@click.option("--topic", help="sim: topic of its KV events.")
-@click.option("--dp-rank", type=click.IntRange(0), help="sim: data-parallel rank in its events and metrics (0).")
-@click.option("--seed", type=int, help="sim: for what faults draw at random (0).")
+@click.option(
+    "--max-num-seqs", type=click.IntRange(1), help="sim, embedded: sequences computed at once (256; embedded: 64)."
+)
+@click.option(
+    "--max-batched-tokens", type=click.IntRange(1), help="sim, embedded: token budget of a step (8192; embedded: 256)."
+)
+@click.option(
+    "--max-model-len",
+    type=click.IntRange(1),
+    help="sim, embedded: longest prompt and answer together (32768; embedded: what the model knows).",
+)
+@click.option("--default-output-tokens", type=click.IntRange(1), help="sim: answers of requests without limit (128).")
+@click.option("--prefix-caching/--no-prefix-caching", default=None, help="sim, embedded: reuse KV blocks (on).")
+@click.option("--lora", "loras", multiple=True, help="sim: name of an adapter; repeatable.")
+@click.option(
+    "--kv-events", metavar="ENDPOINT", help="sim, embedded: publish KV events there, e.g. tcp://127.0.0.1:5557."
+)
+@click.option("--replay", metavar="ENDPOINT", help="sim, embedded: answer replay requests there.")
+@click.option("--replay-batches", type=click.IntRange(1), help="sim, embedded: batches kept for replay (10000).")
+@click.option(
+    "--event-form",
+    type=click.Choice([str(form) for form in EventForm]),
+    help="sim, embedded: how events are written (map).",
+)
+@click.option("--topic", help="sim, embedded: topic of its KV events.")
+@click.option(
+    "--dp-rank", type=click.IntRange(0), help="sim, embedded: data-parallel rank in its events and metrics (0)."
+)
+@click.option(
+    "--seed",
+    type=int,
+    help="sim: for what faults draw at random (0). embedded: for requests without a seed; default: chance.",
+)
 @join_options
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
 def engine(kind: str, host: str, port: int, model: str | None, log_level: str, **options: Any) -> int:
-    """Run one engine as a server: llama.cpp (local) or a simulation with vLLM's interface (sim)."""
+    """Run one engine as a server.
+
+    local: llama.cpp. sim: a simulation with vLLM's interface. embedded: a small real model, computed in numpy, with
+    vLLM's interface.
+    """
     set_up_logs(log_level)
-    if kind == "embedded":
-        raise ConfigError("--kind embedded: not built yet in 0.1; use local or sim")
     joining = JoinFlags.take(options)
     if joining is not None:
         joining.check_host(host)
@@ -79,6 +114,9 @@ def engine(kind: str, host: str, port: int, model: str | None, log_level: str, *
     if kind == "sim":
         signals = Signals()
         return run_until_stopped(_simulate(host, port, model, given, joining, signals), signals)
+    if kind == "embedded":
+        signals = Signals()
+        return run_until_stopped(serve_embedded(host, port, model, given, joining, signals), signals)
     return _serve_local(host, port, model, given, joining)
 
 

@@ -31,10 +31,11 @@ _GENERATED = "vllm:generation_tokens_total"
 _STARTED = "process_start_time_seconds"
 _LORA = "vllm:lora_requests_info"
 _SIM_BUSY = "pointsman_sim_busy_ratio"
-"""Of our simulated engines, which have no GPU that others could ask."""
+_EMBEDDED_BUSY = "pointsman_embedded_busy_ratio"
+"""Both of engines of ours, which have no GPU that others could ask."""
 _NAMES = (
     _RUNNING, _WAITING, _KV_USE, _KV_USE_OLD, _CACHE_CONFIG, _BY_SOURCE, _GENERATED, _PREEMPTIONS, _STARTED, _LORA,
-    _SIM_BUSY,
+    _SIM_BUSY, _EMBEDDED_BUSY,
 )  # fmt: skip
 
 _TELLS_TOKEN_IDS = (0, 10)
@@ -144,7 +145,7 @@ class VllmAdapter:
         preemptions = samples.by_rank(_PREEMPTIONS, rank_label=_RANK_LABEL)
         caches = _cache_configs(samples)
         started = samples.by_rank(_STARTED, rank_label=_RANK_LABEL)
-        busy = samples.by_rank(_SIM_BUSY, rank_label=_RANK_LABEL)
+        busy = samples.by_rank(_SIM_BUSY, _EMBEDDED_BUSY, rank_label=_RANK_LABEL)
         # With several ranks it would not say whose they are.
         adapters, most_adapters = _adapters(samples) if len(running) == 1 else (None, None)
         return tuple(

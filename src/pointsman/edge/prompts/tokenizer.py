@@ -71,14 +71,16 @@ class PromptTokenizer:
 
 
 def load_tokenizer(files: TokenizerFiles, cache: PrefixCache) -> PromptTokenizer:
-    """Reads `tokenizer.json` and what the configuration adds to it; takes up to seconds, so not on the event loop.
+    """Takes up to seconds, so not on the event loop. Raises TokenizerFilesError."""
+    splits = files.config().get("split_special_tokens") is True
+    return PromptTokenizer(read_tokenizer(files), cache, split_special_tokens=splits)
 
-    Raises TokenizerFilesError.
-    """
-    config = files.config()
+
+def read_tokenizer(files: TokenizerFiles) -> tokenizers.Tokenizer:
+    """`tokenizer.json`, and what the configuration adds to it. Raises TokenizerFilesError."""
     tokenizer = _read(files.tokenizer)
-    _add_configured_tokens(tokenizer, config)
-    return PromptTokenizer(tokenizer, cache, split_special_tokens=config.get("split_special_tokens") is True)
+    _add_configured_tokens(tokenizer, files.config())
+    return tokenizer
 
 
 def special_tokens(config: Mapping[str, object]) -> dict[str, str]:

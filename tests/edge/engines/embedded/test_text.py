@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.edge.engines.embedded.text import ModelText, TextError
+from pointsman.edge.engines.embedded.text import ModelText
 from pointsman.edge.engines.embedded.tiny_text import END_OF_ANSWER, SPECIAL, tiny_text
+from pointsman.edge.engines.openai_server.errors import ApiError
+from pointsman.edge.engines.openai_server.requests import ChatBody, parse
 
 TEXT = tiny_text()
+
+
+def chat(*messages: tuple[str, object], text: ModelText = TEXT, **fields: object) -> list[int]:
+    """Token ids of a chat of (role, content)."""
+    body = {"messages": [{"role": role, "content": content} for role, content in messages], **fields}
+    raw = json.dumps(body).encode()
+    return text.chat(parse(raw, ChatBody), raw)
 
 
 @given(st.text(max_size=60))
@@ -45,22 +56,50 @@ def test_words_are_tokens_and_the_vocabulary_is_small() -> None:
 
 
 def test_a_chat_grows_at_its_end() -> None:
-    first = TEXT.chat([{"role": "user", "content": "hello"}])
+    first = chat(("user", "hello"))
     answer = TEXT.encode(" world")
-    later = TEXT.chat(
-        [
-            {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": " world"},
-            {"role": "user", "content": "again"},
-        ]
-    )
+    later = chat(("user", "hello"), ("assistant", " world"), ("user", "again"))
     assert later[: len(first) + len(answer)] == first + answer
     assert TEXT.decode(first) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
-    told = TEXT.chat([{"role": "user", "content": "x"}], [{"name": "f"}])
-    assert TEXT.decode(told).startswith("<|im_start|>tools\n[{")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    assert TEXT.decode(chat(("user", "x"), tools=[tool])).startswith("<|im_start|>tools\n[{")
+
+
+def test_a_chat_is_read_as_vllm_reads_it() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert chat(("user", parts)) == chat(("user", "a\nb"))
+    opened = chat(("user", "x"), ("assistant", "so far"), add_generation_prompt=False, continue_final_message=True)
+    assert TEXT.decode(opened).endswith("assistant\nso far")
+    assert TEXT.decode(chat(("user", "x"), add_generation_prompt=False)).endswith("x<|im_end|>\n")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": []}, "messages: empty"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "no text"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"continue_final_message": True}, "add_generation_prompt"),
+    ],
+)
+def test_a_chat_that_can_not_be_rendered_is_refused(fields: dict[str, object], message: str) -> None:
+    raw = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    with pytest.raises(ApiError, match=message) as refused:
+        TEXT.chat(parse(raw, ChatBody), raw)
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(ApiError, match="half of a surrogate pair"):
+        TEXT.encode("a\ud800b")
+
+
+def test_ids_out_of_range_have_no_text() -> None:
+    for token in (-1, TEXT.vocabulary):
+        with pytest.raises(ValueError, match="out of range"):
+            TEXT.decode([token])
 
 
 def test_a_model_without_a_template_says_so() -> None:
-    bare = ModelText(TEXT._tokenizer)
-    with pytest.raises(TextError, match="no chat template"):
-        bare.chat([{"role": "user", "content": "x"}])
+    with pytest.raises(ApiError, match="no chat template"):
+        chat(("user", "x"), text=ModelText(TEXT._tokenizer))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
+import msgspec
 import tokenizers
 
-from pointsman.core.model.errors import ModelFileError
+from pointsman.edge.engines.openai_server.errors import bad_request
+from pointsman.edge.engines.openai_server.requests import ChatBody, TokenizeBody
+from pointsman.edge.engines.openai_server.text import TokenStream
+from pointsman.edge.prompts.chat import ChatRenderer
 from pointsman.edge.prompts.errors import NotTokenizable
 from pointsman.edge.prompts.meter import Meter, OverBudget
-from pointsman.edge.prompts.template import ChatTemplate
+from pointsman.edge.wire.openai import ChatRequest
 
 _UNFINISHED = "\ufffd"
 _MOST_UNFINISHED = 8
@@ -19,20 +22,11 @@ _CHAT_STEPS = 2_000_000
 _CHAT_CHARACTERS = 8 * 2**20
 
 
-class TextError(ModelFileError):
-    """A prompt can't be made into tokens; the message is for whoever sent it."""
+class _AnyModel(ChatRequest, kw_only=True):
+    model: str = ""
 
 
-class TokenStream(Protocol):
-    """Text of one answer, as its tokens come."""
-
-    def feed(self, token: int) -> str:
-        """Text that one more token completes; empty where a character is not whole yet."""
-        ...
-
-    def flush(self) -> str:
-        """What is left at the end."""
-        ...
+_read_chat = msgspec.json.Decoder(_AnyModel)
 
 
 class ModelText:
@@ -41,69 +35,70 @@ class ModelText:
     def __init__(
         self,
         tokenizer: tokenizers.Tokenizer,
-        template: ChatTemplate | None = None,
+        renderer: ChatRenderer | None = None,
         *,
         vocabulary: int | None = None,
     ) -> None:
-        """`template` None: the model can't chat. `vocabulary`: ids that the model knows; None: the tokenizer's."""
+        """`renderer` None: the model can't chat. `vocabulary`: ids that the model knows; None: the tokenizer's."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._template = template
-        self.vocabulary = tokenizer.get_vocab_size(with_added_tokens=True) if vocabulary is None else vocabulary
+        self._renderer = renderer
+        self._vocabulary = tokenizer.get_vocab_size(with_added_tokens=True) if vocabulary is None else vocabulary
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below it."""
+        return self._vocabulary
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Token ids of a text. Raises ApiError for characters that are none."""
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        except (TypeError, UnicodeEncodeError):  # half of a surrogate pair
+            raise bad_request("the prompt has characters that are none: half of a surrogate pair.", "prompt") from None
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Text of tokens; bytes that are no characters become U+FFFD."""
+        """Text of tokens; bytes that are no characters become U+FFFD. Raises ValueError for an id out of range."""
+        for token in tokens:
+            if not 0 <= token < self._vocabulary:
+                raise ValueError(f"token id {token} is out of range; the vocabulary has {self._vocabulary} tokens")
         return self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token: int) -> str:
         """How one token is called, as logprobs name it."""
-        return self.decode([token])
+        return self._tokenizer.decode([token], skip_special_tokens=False)
 
     def token_id(self, content: str) -> int | None:
         """Id of one token by its content."""
         found: int | None = self._tokenizer.token_to_id(content)
         return found
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        tools: Sequence[object] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> list[int]:
-        """Token ids of a chat. Raises TextError where the template refuses it or there is none."""
-        if self._template is None:
-            raise TextError("this model has no chat template: use /v1/completions")
+    def chat(self, body: ChatBody | TokenizeBody, raw: bytes) -> list[int]:
+        """Token ids of a chat, as vLLM makes them. Raises ApiError where the template refuses it or there is none."""
+        if self._renderer is None:
+            raise bad_request("this model has no chat template: use /v1/completions.", "messages")
         try:
-            text = self._template.render(
-                [dict(message) for message in messages],
-                Meter(_CHAT_STEPS, _CHAT_CHARACTERS),
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                variables=variables,
-            )
-        except (NotTokenizable, OverBudget) as error:
-            raise TextError(str(error)) from None
-        return self.encode(text, add_special_tokens=False)
+            # The template sees members of messages that `body` does not know.
+            prompt = self._renderer.text(_read_chat.decode(raw), Meter(_CHAT_STEPS, _CHAT_CHARACTERS))
+        except (NotTokenizable, OverBudget, msgspec.ValidationError) as error:
+            raise bad_request(f"{error}.", "messages") from None
+        if not prompt.complete:
+            raise bad_request("parts of messages that are no text are not supported by this model.", "messages")
+        return self.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
 
     def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
         """For one answer."""
-        return _Stream(self, skip_special_tokens)
+        return _Stream(self._tokenizer, skip_special_tokens)
 
 
 class _Stream:
     """Decodes the tokens since the last whole character, with the last piece before them: spaces depend on it."""
 
-    __slots__ = ("_before", "_pending", "_skip", "_text")
+    __slots__ = ("_before", "_pending", "_skip", "_tokenizer")
 
-    def __init__(self, text: ModelText, skip_special_tokens: bool) -> None:
-        self._text = text
+    def __init__(self, tokenizer: tokenizers.Tokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._before: list[int] = []
         self._pending: list[int] = []
@@ -122,6 +117,9 @@ class _Stream:
         return new
 
     def _new(self) -> str:
-        known = self._text.decode(self._before, skip_special_tokens=self._skip)
-        both = self._text.decode([*self._before, *self._pending], skip_special_tokens=self._skip)
-        return both[len(known) :] if both.startswith(known) else self._text.decode(self._pending)
+        known = self._decode(self._before)
+        both = self._decode([*self._before, *self._pending])
+        return both[len(known) :] if both.startswith(known) else self._decode(self._pending)
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=self._skip)

@@ -6,7 +6,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from pointsman.edge.engines.embedded.text import ModelText
-from pointsman.edge.prompts.template import ChatTemplate
+from pointsman.edge.prompts.chat import ChatRenderer
+from pointsman.edge.prompts.conversation import Dialect
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 END_OF_ANSWER = 2
@@ -34,4 +35,4 @@ def tiny_text() -> ModelText:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    return ModelText(tokenizer, ChatTemplate(TEMPLATE, {}))
+    return ModelText(tokenizer, ChatRenderer({"default": TEMPLATE}, {}, Dialect.VLLM))

@@ -24,6 +24,8 @@ class Listener:
         self.port = port
         """The actual one once it listens; it stays the same from then on."""
         self.routes = routes
+        self.unready: str | None = None
+        """Why everything is answered with 503; None: it is not."""
         self._http: HttpServer | None = None
         self._answering: set[Responder] = set()
 
@@ -49,6 +51,9 @@ class Listener:
             await http.close(0.0)
 
     async def _handle(self, request: IncomingRequest, responder: Responder) -> None:
+        if self.unready is not None:
+            responder.send(503, JSON_HEADERS, error_body(503, self.unready))
+            return
         route = self.routes.get((request.method, request.path))
         if route is None:
             known = any(path == request.path for _, path in self.routes)

@@ -1,0 +1,111 @@
+"""The embedded engine as an HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+
+from pointsman.edge.engines.embedded.blas_threads import limit_blas_threads
+from pointsman.edge.engines.embedded.kv_seam import KvTransfers
+from pointsman.edge.engines.embedded.loaded_model import LoadedModel, load_model
+from pointsman.edge.engines.embedded.settings import EmbeddedSettings
+from pointsman.edge.engines.embedded.state import EmbeddedState
+from pointsman.edge.engines.openai_server.api_routes import ApiRoutes
+from pointsman.edge.engines.openai_server.event_publisher import EventPublisher
+from pointsman.edge.engines.openai_server.listener import Listener
+
+_log = logging.getLogger("pointsman.engines.embedded")
+
+MakeTransfers = Callable[[EmbeddedState], Coroutine[None, None, KvTransfers]]
+"""Makes what moves KV, once the model is loaded."""
+_LOADING = "this engine loads its model; ask again soon"
+
+
+class EmbeddedServer:
+    """One engine that listens. `await start()`, then `await load()`; `await close()`."""
+
+    def __init__(self, settings: EmbeddedSettings, make_transfers: MakeTransfers | None = None) -> None:
+        self.settings = settings
+        self._publisher = EventPublisher(settings.events())
+        self._make_transfers = make_transfers
+        self._state: EmbeddedState | None = None
+        self._listener = Listener(settings.host, settings.port, {})
+        self._listener.unready = _LOADING
+
+    @property
+    def state(self) -> EmbeddedState:
+        """Its parts. Raises RuntimeError before the model is loaded."""
+        if self._state is None:
+            raise RuntimeError("the model is not loaded yet")
+        return self._state
+
+    @property
+    def port(self) -> int:
+        """The actual port once started."""
+        return self._listener.port
+
+    @property
+    def url(self) -> str:
+        """Base URL, without a slash at its end."""
+        return self._listener.url
+
+    async def start(self) -> None:
+        """Listen; everything is answered with 503 until the model is loaded.
+
+        OSError when the port is taken, `EngineError` when an event endpoint is.
+        """
+        self._publisher.open()
+        try:
+            await self._listener.listen()
+        except OSError:
+            self._publisher.close()
+            raise
+
+    async def load(self, model: LoadedModel | None = None) -> None:
+        """Read the model in a thread, then serve it. Raises ModelFileError, ConfigError. `model`: one that is read."""
+        limit_blas_threads(self.settings.threads)
+        began_s = time.perf_counter()
+        if model is None:
+            model = await asyncio.to_thread(load_model, self.settings.model)
+        state = EmbeddedState(self.settings, model, self._publisher)
+        if self._make_transfers is not None:
+            state.runner.transfers = await self._make_transfers(state)
+        self._state = state
+        more = {} if state.runner.transfers is None else state.runner.transfers.routes()
+        self._listener.routes = {**ApiRoutes(state).table(), **more}
+        self._listener.unready = None
+        config = state.config
+        _log.info(
+            "%s is loaded from %s in %.1f s: %d layers, %d blocks of %d tokens, context %d",
+            state.names.model,
+            model.root,
+            time.perf_counter() - began_s,
+            model.config.layers,
+            config.num_blocks,
+            config.block_size,
+            config.max_model_len,
+        )
+
+    async def close(self) -> None:
+        """Stop listening, cut what is being answered, close all sockets. May be called twice."""
+        await self._listener.hang_up()
+        if self._state is not None:
+            if self._state.runner.transfers is not None:
+                await self._state.runner.transfers.close()
+            await self._state.runner.stop()
+        self._publisher.close()
+
+    def unready(self) -> None:
+        """`/health` says 503 from now on."""
+        self.state.unready = True
+
+    def refuse(self) -> None:
+        """Requests for tokens get 503 from now on; what runs goes on."""
+        self.state.refusing = True
+
+    @property
+    def in_flight(self) -> int:
+        """Requests for tokens that are being answered."""
+        return self.state.metrics.served
