@@ -89,15 +89,19 @@ class Caches:
 
     # ---- requests
 
-    def sent(self, slot: int, request: Request, cached_tokens: int, now_ms: float, *, exact: bool) -> int:
+    def sent(
+        self, slot: int, request: Request, cached_tokens: int, now_ms: float, *, exact: bool, computes: bool = True
+    ) -> int:
         """A prompt went to a worker that holds `cached_tokens` of it: all of it counts as held at once.
 
-        `exact`: by the worker's own word. Returns how many leading text blocks were thought to be there before.
+        `exact`: by the worker's own word. `computes` False: another worker computes it, and gives its KV to this one.
+        Returns how many leading text blocks were thought to be there before.
         """
         view = self._views.get(slot)
         if view is None:
             return 0
-        self._reuse[slot].asked(cached_tokens, request.prompt_tokens - cached_tokens)
+        if computes:
+            self._reuse[slot].asked(cached_tokens, request.prompt_tokens - cached_tokens)
         text = self._text.record(slot, request.blocks.keys, now_ms)
         if not self.is_exact(slot):
             self._reuse_of_text(slot, request.blocks.keys[text:])

@@ -13,7 +13,7 @@ from pointsman.core.ledger.output_lengths import ExpectedLength
 from pointsman.core.ledger.watch import Watch
 from pointsman.core.model.replica import NO_SHARE, WorkerShare
 from pointsman.core.model.request import Request
-from pointsman.core.model.worker import WorkerId, WorkerSpec
+from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
 
 
 @dataclass(slots=True)
@@ -33,6 +33,18 @@ class Totals:
     reported_cached_tokens: int = 0
     reported_prompt_tokens: int = 0
     """Prompt tokens of the requests whose engine reported cached tokens."""
+    prefills: int = 0
+    """Prompts computed for another worker."""
+    prefills_failed: int = 0
+    """Prompts that were to be computed for another worker, which had to do it itself, or to do without."""
+    transfers_out: int = 0
+    """Of KV from here that arrived."""
+    transfers_in: int = 0
+    moved_tokens: int = 0
+    """Whose KV arrived here, as told, else as thought when it was sent."""
+    moved_out_bytes: int = 0
+    """As told, else from the tokens; 0 where nobody knows the bytes of a token."""
+    moved_in_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -47,6 +59,12 @@ class WorkerEntry:
     drift: Drift = field(default_factory=Drift)
     flights: dict[str, Flight] = field(default_factory=dict)
     """Requests that are there."""
+    gives: set[str] = field(default_factory=set)
+    """Requests of which it keeps KV until another worker has fetched it; those in `flights` are not among them."""
+    told_role: Role = Role.BOTH
+    """As who told of it said; `spec.role` may be another one, by an order at run time."""
+    kv_class: int = 0
+    """Workers of one class can pass KV on to each other; 0: it passes none on."""
     draining: str | None = None
     was_ready: bool = False
     """Its process could be used before."""
@@ -79,6 +97,11 @@ class WorkerEntry:
         return len(self.flights)
 
     @property
+    def busy(self) -> bool:
+        """Requests are there, or KV of theirs that another worker fetches."""
+        return bool(self.flights or self.gives)
+
+    @property
     def id(self) -> WorkerId:
         """The worker's id."""
         return self.spec.id
@@ -95,7 +118,7 @@ class Flight:
     dispatched_ms: float = 0.0
     cached_tokens: int = 0
     exact: bool = False
-    """`cached_tokens` is by the worker's own word."""
+    """What it was thought to hold is by its own word."""
     ahead_tokens: int = 0
     """Prompt tokens that were to be computed there up to its first token, its own included, when it was sent."""
     prefill_tokens: int = 0
@@ -116,4 +139,50 @@ class Flight:
     tpot_us: int | None = None
     """Counted there as promised between its tokens, from the first one on."""
     adapter_missing: bool | None = None
-    """Its worker had to load the adapter first; None: it asks for none."""
+    """Its worker had to load the adapter first; None: it asks for none, or nobody can tell what that takes."""
+    elsewhere: bool = False
+    """Its prompt is with another worker yet: nothing is to come from this one."""
+    unwatched: bool = False
+    """It teaches its worker's step times nothing."""
+    legs: FlightLegs | None = None
+    """What it has at other workers; None: nothing was moved for it."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """KV on its way for one request, or what came of that."""
+
+    source: WorkerEntry
+    target: WorkerEntry
+    flight: Flight
+    """Stay that it is for."""
+    tokens: int
+    """That are thought to be moved."""
+    token_bytes: int
+    """0: nobody knows."""
+    others: int
+    """Transfers that shared one of its ends when it began."""
+    kept_tokens: int = 0
+    """Counted as KV in use at the source until it ended."""
+    under_way: bool = True
+    told: bool = False
+    """Somebody said what it was like."""
+    counted_tokens: int = 0
+    """In the totals."""
+    counted_bytes: int = 0
+
+
+@dataclass(slots=True)
+class FlightLegs:
+    """What a request has at other workers than the one that answers it."""
+
+    own_cached_tokens: int
+    """That the worker which computes the prompt, or is to when all else fails, is thought to hold itself."""
+    exact: bool
+    prefill: Flight | None = None
+    """Its stay at the worker for prefill, over when the prompt is computed (`started`) or that came to nothing."""
+    prefill_told: bool = False
+    transfer: Transfer | None = None
+    """The last one."""
+    failed: bool = False
+    """The worker that answers does all of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pointsman.core.ledger import events as ev
@@ -14,6 +15,8 @@ from pointsman.core.ledger.health.comparison import others_sequences
 from pointsman.core.ledger.health.keeper import HealthKeeper
 from pointsman.core.ledger.health.settings import QUIET_SETTINGS, HealthSettings
 from pointsman.core.ledger.health.verdicts import Judge
+from pointsman.core.ledger.kv_classes import KvClasses, kv_sides, profiled_token_bytes, why_no_pair
+from pointsman.core.ledger.links import Links, machine_of
 from pointsman.core.ledger.replicas import Replicas
 from pointsman.core.ledger.request_exclusions import exclude_for_prefill, exclude_for_request
 from pointsman.core.ledger.reuse import Reuse
@@ -30,11 +33,14 @@ from pointsman.core.model.replica import NO_SHARE, PromptTold, WorkerShare
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
-from pointsman.core.model.view import NOT_ZERO, Column, Exclusion, FleetView
-from pointsman.core.model.worker import Role, WorkerId, WorkerSpec, engine_of
+from pointsman.core.model.transfer import USUAL_RULES, TransferRules
+from pointsman.core.model.view import NOT_ZERO, STAGE_DECODE, STAGE_PREFILL, Column, Exclusion, FleetView
+from pointsman.core.model.worker import Role, WorkerId, engine_of
+from pointsman.core.timing.link_priors import USUAL_PRIORS, LinkPriors
 
 METRICS_BELIEVED_MS = 30_000.0
 """An engine's load is unknown when its last reading is older than that: several readings in a row failed."""
+_STAGES = {Role.PREFILL: STAGE_PREFILL, Role.DECODE: STAGE_DECODE, Role.BOTH: STAGE_PREFILL + STAGE_DECODE}
 START_MS = 5_000.0
 """Workers that can be used so soon after the first one were there before the front end was."""
 
@@ -51,8 +57,13 @@ class Fleet:
         times: StepTimes | None = None,
         guards: Guards = NO_GUARDS,
         health: HealthSettings = QUIET_SETTINGS,
+        transfer: TransferRules = USUAL_RULES,
+        link_priors: LinkPriors = USUAL_PRIORS,
     ) -> None:
         self.table = FleetTable()
+        self._transfer = transfer
+        self._kv_classes = KvClasses()
+        self.links = Links(link_priors)
         self._guards = guards
         self._times = times
         self.caches = Caches(text_block_bytes, prefix_ttl_ms, index_by_hash=index_by_hash)
@@ -72,12 +83,16 @@ class Fleet:
         if before is not None:
             self._leave(before)
         slot = self.table.take_slot()
-        entry = WorkerEntry(event.spec, slot, self.health.joined(event.spec, before, event.at_ms))
+        entry = WorkerEntry(
+            event.spec, slot, self.health.joined(event.spec, before, event.at_ms), told_role=event.spec.role
+        )
         if before is not None:
             entry.faults = before.faults
+            _keep_role(before.spec.role, before.told_role, entry)
         self._entries[event.spec.id] = entry
         self._groups.forget()
-        self._write_spec(event.spec, slot)
+        self._write_spec(entry)
+        self._pairs_up(entry)
         self.health.moved(entry)
         self.caches.add_worker(slot, event.spec, PRIOR_BYTES_PER_TOKEN)
         self.replicas.joined(entry)
@@ -87,9 +102,13 @@ class Fleet:
     def changed(self, event: ev.WorkerChanged) -> None:
         """What it tells of itself changed, it did not."""
         entry = self.entry(event.spec.id)
-        entry.spec = event.spec
+        role, told_role = entry.spec.role, entry.told_role
+        self._unpairs(entry)
+        entry.spec, entry.told_role = event.spec, event.spec.role
+        _keep_role(role, told_role, entry)
         self._groups.forget()
-        self._write_spec(event.spec, entry.slot)
+        self._write_spec(entry)
+        self._pairs_up(entry)
         self.health.moved(entry)
         if self._times is not None:
             self._times.changed(entry, event.at_ms)
@@ -106,13 +125,27 @@ class Fleet:
         entry.draining = None
         self.health.moved(entry)
 
+    def role_changed(self, event: ev.RoleChanged) -> None:
+        """It computes other stages from now on, until who tells of it says another role; what is there ends so."""
+        entry = self.entry(event.worker)
+        if entry.spec.role is event.role:
+            return
+        entry.spec = replace(entry.spec, role=event.role)
+        self._groups.forget()
+        self._write_spec(entry)
+        self.health.moved(entry)
+        if self._times is not None:
+            self._times.changed(entry, event.at_ms)
+
     def at_engine(self, engine: str) -> dict[WorkerId, int]:
-        """The workers of an engine, and how many requests are at each."""
-        return {entry.id: entry.in_flight for entry in self._entries.values() if engine_of(entry.id) == engine}
+        """The workers of an engine, and how many requests are at each, or have KV there that another one fetches."""
+        found = (entry for entry in self._entries.values() if engine_of(entry.id) == engine)
+        return {entry.id: len(entry.flights.keys() | entry.gives) for entry in found}
 
     def rules_changed(self, event: ev.RulesChanged) -> None:
         """Other guards, and other limits of health."""
         self._guards = event.guards
+        self._transfer = event.transfer
         self.health.change(event.health)
 
     def left(self, event: ev.WorkerLeft) -> None:
@@ -123,6 +156,7 @@ class Fleet:
     def _leave(self, entry: WorkerEntry) -> None:
         del self._entries[entry.id]
         self._groups.forget()
+        self._unpairs(entry)
         self.caches.remove_worker(entry.slot)
         self.replicas.left(entry)
         entry.gone = True
@@ -132,7 +166,7 @@ class Fleet:
 
     def released(self, entry: WorkerEntry) -> None:
         """A request of this entry ended, or the worker left: the slot is free when both are through."""
-        if entry.gone and not entry.in_flight:
+        if entry.gone and not entry.busy:
             self.table.give_back(entry.slot)
 
     def entry(self, worker: WorkerId) -> WorkerEntry:
@@ -149,7 +183,55 @@ class Fleet:
 
     def own_shares_everywhere(self, at_ms: float) -> dict[WorkerId, WorkerShare]:
         """What our requests have at the workers at which there are any."""
-        return self.own_shares([entry.id for entry in self._entries.values() if entry.in_flight], at_ms)
+        return self.own_shares([entry.id for entry in self._entries.values() if entry.busy], at_ms)
+
+    # ---- KV between workers
+
+    def _pairs_up(self, entry: WorkerEntry) -> None:
+        """It is among those that it can pass KV on to, at its machine."""
+        cells, slot = self.table.cells, entry.slot
+        entry.kv_class = self._kv_classes.joined(entry.spec)
+        cells[Column.KV_GROUP, slot] = entry.kv_class
+        cells[Column.KV_SIDES, slot] = kv_sides(entry.spec)
+        cells[Column.NODE, slot] = self.links.joined(entry.spec)
+        self._write_token_bytes(entry)
+
+    def _unpairs(self, entry: WorkerEntry) -> None:
+        self._kv_classes.left(entry.kv_class, entry.spec)
+        self.links.left(entry.spec)
+
+    def _write_token_bytes(self, entry: WorkerEntry) -> None:
+        told = entry.spec.kv.bytes_per_token if entry.spec.kv is not None else None
+        known = told or self._kv_classes.token_bytes(entry.kv_class) or profiled_token_bytes(entry.spec.profile)
+        self.table.cells[Column.KV_TOKEN_BYTES, entry.slot] = known
+
+    def transferred(
+        self, source: WorkerEntry, target: WorkerEntry, event: ev.TransferEnded, token_bytes: int, others: int
+    ) -> None:
+        """What a transfer was like; `others`: how many shared the link. Teaches the link and the bytes of a token."""
+        size_bytes = event.size_bytes
+        if size_bytes is None and event.tokens is not None:
+            size_bytes = event.tokens * token_bytes
+        if size_bytes and event.took_ms is not None:
+            self.links.observed(
+                machine_of(source.spec), machine_of(target.spec), size_bytes, event.took_ms, max(0, others)
+            )
+        if (
+            event.tokens
+            and event.size_bytes
+            and self._kv_classes.moved(source.kv_class, event.tokens, event.size_bytes)
+        ):
+            for entry in self._entries.values():
+                if entry.kv_class == source.kv_class:
+                    self._write_token_bytes(entry)
+
+    def pairing(self, worker: WorkerId) -> list[tuple[WorkerId, str]]:
+        """Workers of its models that it can't share requests with although their roles ask for it, and why."""
+        spec = self.entry(worker).spec
+        models = set(spec.models)
+        others = (entry.spec for entry in self._entries.values() if entry.id != worker)
+        found = ((other.id, why_no_pair(spec, other)) for other in others if models & set(other.models))
+        return [(other, reason) for other, reason in found if reason is not None]
 
     def exclusions(self) -> dict[WorkerId, Exclusion]:
         """Why each worker gets no requests."""
@@ -198,9 +280,11 @@ class Fleet:
         self.table.cells[Column.EXACT, slot] = self.caches.is_exact(slot)
         self.table.cells[Column.HELD_TOKENS, slot] = self.caches.held_tokens(slot)
 
-    def sent(self, entry: WorkerEntry, request: Request, cached_tokens: int, at_ms: float, *, exact: bool) -> int:
+    def sent(
+        self, entry: WorkerEntry, request: Request, cached_tokens: int, at_ms: float, *, exact: bool, computes: bool
+    ) -> int:
         """A prompt went to a worker that holds `cached_tokens` of it, `exact`: by its own word; as Caches.sent."""
-        text = self.caches.sent(entry.slot, request, cached_tokens, at_ms, exact=exact)
+        text = self.caches.sent(entry.slot, request, cached_tokens, at_ms, exact=exact, computes=computes)
         self.table.cells[Column.HELD_TOKENS, entry.slot] = self.caches.held_tokens(entry.slot)
         return text
 
@@ -273,7 +357,9 @@ class Fleet:
         entry.gpu_ms = None if use is None else at_ms
         entry.gpu_memory = None if use is None else entry.gpu_memory
 
-    def request_failed(self, entry: WorkerEntry, flight: Flight, event: ev.AttemptFailed | ev.Failed) -> None:
+    def request_failed(
+        self, entry: WorkerEntry, flight: Flight, event: ev.AttemptFailed | ev.Failed | ev.PrefillFailed
+    ) -> None:
         """A request failed there, and the worker may be to blame."""
         if event.fault is None:
             return
@@ -322,6 +408,7 @@ class Fleet:
     def ticked(self, at_ms: float) -> None:
         """Lets go of what is too old to be believed, and learns step times."""
         self.caches.expire(at_ms)
+        self.links.ticked()
         for entry in self._entries.values():
             self.table.cells[Column.HELD_TOKENS, entry.slot] = self.caches.held_tokens(entry.slot)
             if entry.metrics_ms is not None and at_ms - entry.metrics_ms > METRICS_BELIEVED_MS:
@@ -356,7 +443,7 @@ class Fleet:
             table[Column.ADAPTER_MISSING, row] = request.model not in entry.adapters
         exclude_for_request(request, group, tried, table, self.replicas.expected_at)
         lifted = self._guards is not NO_GUARDS and guard(self._guards, request, group, table)
-        return FleetView(group.workers, table, outlook, lifted)
+        return FleetView(group.workers, table, outlook, lifted, self._transfer)
 
     def reuse(self, model: str) -> Reuse | None:
         """Of what the workers of a model evict; None where there are none."""
@@ -369,8 +456,9 @@ class Fleet:
     def _group(self, model: str) -> ModelGroup:
         return self._groups.of(model, self._entries.values())
 
-    def _write_spec(self, spec: WorkerSpec, slot: int) -> None:
-        cells = self.table.cells
+    def _write_spec(self, entry: WorkerEntry) -> None:
+        cells, spec, slot = self.table.cells, entry.spec, entry.slot
+        cells[Column.STAGES, slot] = _STAGES[spec.role]
         cells[Column.KV_CAPACITY_TOKENS, slot] = spec.kv_capacity_tokens or 0
         cells[Column.CONTEXT_TOKENS, slot] = spec.max_context_tokens or 0
         cells[Column.QUEUE_LIMIT, slot] = spec.queue_depth_threshold or 0
@@ -386,3 +474,9 @@ class Fleet:
         if status is Exclusion.NONE and entry.spec.role is Role.PREFILL:
             status = Exclusion.ROLE
         self.table.cells[Column.EXCLUSION, entry.slot] = status
+
+
+def _keep_role(role: Role, told_role: Role, entry: WorkerEntry) -> None:
+    """A role by order holds on, as long as who tells of the worker says the same role as before."""
+    if role is not told_role and told_role is entry.told_role:
+        entry.spec = replace(entry.spec, role=role)

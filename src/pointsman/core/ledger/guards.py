@@ -23,6 +23,12 @@ def guard(guards: Guards, request: Request, group: ModelGroup, table: NDArray[np
     exclusion = table[Column.EXCLUSION]
     lifted = False
     for reason, beyond in _beyond(guards, request, group, table):
+        if len(group.prefill_rows):
+            # They stand in for each other only: what they lack is no reason to lift a guard for the others.
+            by_role = exclusion == Exclusion.ROLE
+            out = by_role & beyond
+            if out.sum() < by_role.sum():
+                exclusion[out] = reason
         eligible = exclusion == Exclusion.NONE
         out = eligible & beyond
         if not out.any():

@@ -25,9 +25,13 @@ from pointsman.core.model.replica import ReplicaNews
 from pointsman.core.model.request import Request
 from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
+from pointsman.core.model.transfer import USUAL_RULES, TransferRules
 from pointsman.core.model.view import Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.timing.fleet_times import FleetTimes
+from pointsman.core.timing.link_learning import LinkRow
+from pointsman.core.timing.link_priors import USUAL_PRIORS, LinkPriors
+from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
 from pointsman.core.timing.step import StepCoefficients
 
 DEFAULT_PREFIX_TTL_MS = 3_600_000.0
@@ -45,6 +49,8 @@ class Ledger:
         guards: limits beyond which workers are excluded.
         health: how much has to speak against a worker until it is left out.
         retry_share: retries that each request adds to the budget of them, 0 to 1.
+        transfer: when KV is moved between workers.
+        link_priors: what is thought of links between machines before anything is seen.
     """
 
     def __init__(
@@ -57,6 +63,8 @@ class Ledger:
         guards: Guards = NO_GUARDS,
         retry_share: float = 0.2,
         health: HealthSettings = QUIET_SETTINGS,
+        transfer: TransferRules = USUAL_RULES,
+        link_priors: LinkPriors = USUAL_PRIORS,
     ) -> None:
         self._times = None if step_priors is None else StepTimes(step_priors)
         self._fleet = Fleet(
@@ -66,7 +74,12 @@ class Ledger:
             times=self._times,
             guards=guards,
             health=health,
+            transfer=transfer,
+            link_priors=link_priors,
         )
+        self._timing = _NO_TIMES
+        self._timed: tuple[FleetTimes, LinkTimes] = (_NO_TIMES, NO_LINKS)
+        """What `_timing` was made of."""
         self._expectations = Expectations(self._fleet, self._times)
         requests = self._requests = Requests(self._fleet, self._expectations, retry_share)
         handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -75,6 +88,7 @@ class Ledger:
             ev.WorkerDraining: self._fleet.draining,
             ev.WorkerResumed: self._fleet.resumed,
             ev.WorkerLeft: self._worker_left,
+            ev.RoleChanged: self._fleet.role_changed,
             ev.HealthRead: self._fleet.health_read,
             ev.StreamsRead: self._fleet.health.streams_read,
             ev.CanarySent: self._fleet.health.canary_sent,
@@ -88,6 +102,10 @@ class Ledger:
             ev.BlocksCleared: self._fleet.kv_event,
             ev.Admitted: requests.admitted,
             ev.Dispatched: requests.dispatched,
+            ev.PrefillEnded: requests.prefill_ended,
+            ev.PrefillFailed: requests.prefill_failed,
+            ev.TransferEnded: requests.transfer_ended,
+            ev.LinkMeasured: self._link_measured,
             ev.FirstToken: requests.first_token,
             ev.Progress: requests.progress,
             ev.AttemptFailed: requests.attempt_failed,
@@ -110,7 +128,7 @@ class Ledger:
 
     def tell_others(self, wake: Callable[[], None]) -> None:
         """From now on keep what others have to be told; `wake` is called when there is something to fetch by `news`."""
-        self._requests.outbox = Outbox(wake)
+        self._requests.tell_others(Outbox(wake))
 
     def news(self, at_ms: float) -> ReplicaNews:
         """What changed since this was last asked. Nothing unless `tell_others` was called."""
@@ -232,8 +250,24 @@ class Ledger:
 
     @property
     def timing(self) -> FleetTimes:
-        """Learned step times of workers of which something is known. It is not changed later."""
-        return _NO_TIMES if self._times is None else self._times.timing
+        """Learned step times of workers of which something is known, and link times. It is not changed later."""
+        times = _NO_TIMES if self._times is None else self._times.timing
+        links = self._fleet.links.times
+        if self._timed[0] is not times or self._timed[1] is not links:
+            self._timing = times.linked(links)
+            self._timed = (times, links)
+        return self._timing
+
+    def links_snapshot(self) -> tuple[LinkRow, ...]:
+        """Links between machines of which something was seen, by names of machines."""
+        return self._fleet.links.rows()
+
+    def pairing(self, worker: WorkerId) -> list[tuple[WorkerId, str]]:
+        """Workers that can't share requests with this one although their roles ask for it, and why.
+
+        Raises LedgerError when the worker is not in the fleet.
+        """
+        return self._fleet.pairing(worker)
 
     def know_profile(self, name: str, step: StepCoefficients) -> None:
         """Workers that join from now on may have this profile."""
@@ -282,6 +316,9 @@ class Ledger:
     def _rules_changed(self, event: ev.RulesChanged) -> None:
         self._fleet.rules_changed(event)
         self._requests.retries.share = event.retry_share
+
+    def _link_measured(self, event: ev.LinkMeasured) -> None:
+        self._fleet.links.observed(event.source, event.target, event.size_bytes, event.took_ms, event.under_way)
 
     def _tick(self, event: ev.Tick) -> None:
         self._fleet.ticked(event.at_ms)

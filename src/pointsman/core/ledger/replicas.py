@@ -36,6 +36,8 @@ _COLUMNS = np.array(
         Column.SLO_TPOT_US,
         Column.SLO_WAITING,
         Column.SLO_DUE_MS,
+        Column.TRANSFERS_OUT,
+        Column.TRANSFERS_IN,
     ],
     dtype=np.intp,
 )

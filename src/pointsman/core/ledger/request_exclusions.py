@@ -32,16 +32,35 @@ def exclude_for_request(
 ) -> None:
     """Reasons that hold for this request only; they never hide a reason that the worker has already.
 
+    A worker for prefill, which takes no whole request, may be of use for a part of it, but for these reasons.
+
     `expected_at`: sequences by slot that are there by a guess, by which nobody is turned away.
     """
+    exclusion = table[Column.EXCLUSION]
+    if request.pinned_worker is not None:
+        for row, worker in enumerate(group.workers):
+            if worker != request.pinned_worker and exclusion[row] == 0 and worker not in tried:
+                exclusion[row] = Exclusion.PINNED_ELSEWHERE
+    by_role = group.prefill_rows
+    if len(by_role):
+        by_role = by_role[exclusion[by_role] == Exclusion.ROLE]
+        exclusion[by_role] = Exclusion.NONE
+    _exclude(request, group, tried, table, expected_at)
+    if len(by_role):
+        exclusion[by_role[exclusion[by_role] == Exclusion.NONE]] = Exclusion.ROLE
+
+
+def _exclude(
+    request: Request,
+    group: ModelGroup,
+    tried: Collection[WorkerId],
+    table: NDArray[np.int64],
+    expected_at: Mapping[int, int],
+) -> None:
     exclusion = table[Column.EXCLUSION]
     if tried:
         rows = [row for row, worker in enumerate(group.workers) if worker in tried]
         exclusion[rows] = np.where(exclusion[rows] == 0, Exclusion.ALREADY_TRIED, exclusion[rows])
-    if request.pinned_worker is not None:
-        for row, worker in enumerate(group.workers):
-            if worker != request.pinned_worker and exclusion[row] == 0:
-                exclusion[row] = Exclusion.PINNED_ELSEWHERE
     if request.blocks.unit is BlockUnit.TOKENS:
         # An estimated length excludes nobody: the engine judges it.
         context = table[Column.CONTEXT_TOKENS]

@@ -7,10 +7,11 @@ from pointsman.core.ledger import promises
 from pointsman.core.ledger.entries import Flight, Totals, WorkerEntry
 from pointsman.core.ledger.expectations import Expectations
 from pointsman.core.ledger.fleet import Fleet
+from pointsman.core.ledger.legs import Legs
 from pointsman.core.ledger.outbox import Outbox
 from pointsman.core.ledger.retry_budget import RetryBudget
+from pointsman.core.ledger.stays import Stays
 from pointsman.core.model.errors import LedgerError
-from pointsman.core.model.replica import WorkerShare
 from pointsman.core.model.view import Column
 from pointsman.core.model.worker import Role
 
@@ -24,13 +25,21 @@ class Requests:
     def __init__(self, fleet: Fleet, expectations: Expectations, retry_share: float) -> None:
         self._fleet = fleet
         self._expectations = expectations
-        self.outbox: Outbox | None = None
-        """What other front ends have to be told; None: nobody asked for it."""
         self.flights: dict[str, Flight] = {}
         self.waiting = 0
         self.retries = RetryBudget(retry_share)
         self.totals = Totals()
-        self._sequence = 0
+        self._stays = Stays(fleet, expectations)
+        self._legs = Legs(fleet, self._stays, self.totals)
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """What other front ends have to be told; None: nobody asked for it."""
+        return self._stays.outbox
+
+    def tell_others(self, outbox: Outbox) -> None:
+        """From now on it is kept there."""
+        self._stays.outbox = outbox
 
     def admitted(self, event: ev.Admitted) -> None:
         """It came."""
@@ -44,64 +53,42 @@ class Requests:
             self.outbox.came(event.request.model)
 
     def dispatched(self, event: ev.Dispatched) -> None:
-        """It goes to a worker."""
+        """It goes to a worker, or to several, of which one answers."""
         flight = self._flight(event.request_id)
         if flight.entry is not None:
             raise LedgerError(f"request {event.request_id} is at {flight.entry.id} already")
         entry = self._fleet.entry(event.worker)
+        request = event.rest or flight.admitted
+        if event.prefill is None and event.pull is None:
+            decodes = entry.spec.role is not Role.PREFILL
+            cached, exact = event.cached_tokens, event.exact
+            self._stays.begin(flight, entry, request, event.at_ms, cached, exact=exact, decodes=decodes)
+        else:
+            self._legs.begin(flight, entry, request, event)
         self.waiting -= 1
-        self._sequence += 1
-        request = flight.request = event.rest or flight.admitted
-        flight.entry = entry
-        flight.dispatched_ms = event.at_ms
-        flight.cached_tokens = min(event.cached_tokens, request.prompt_tokens)
-        flight.exact = event.exact
-        flight.prefill_tokens = request.prompt_tokens - flight.cached_tokens
-        flight.kv_tokens = request.prompt_tokens
-        flight.started = False
-        flight.text_before = self._fleet.sent(entry, request, flight.cached_tokens, event.at_ms, exact=event.exact)
-        entry.flights[request.id] = flight
         entry.totals.dispatched += 1
         self.totals.dispatched += 1
-        cells = self._fleet.table.cells
-        flight.sequences = request.sequences
-        cells[Column.RUNNING, entry.slot] += flight.sequences
-        cells[Column.PREFILL_TOKENS, entry.slot] += flight.prefill_tokens
-        cells[Column.KV_TOKENS, entry.slot] += flight.kv_tokens
-        decodes = entry.spec.role is not Role.PREFILL
-        promises.dispatched(cells, entry.slot, flight, self._expectations.expected(request) if decodes else None)
-        flight.adapter_missing = None
-        if request.model in entry.spec.adapters:
-            flight.adapter_missing = request.model not in entry.adapters
-            entry.adapters.used(request.model)
-        cells[Column.LAST_DISPATCH, entry.slot] = self._sequence
-        if cells[Column.QUEUED, entry.slot]:
-            cells[Column.QUEUED, entry.slot] += 1
-        flight.ahead_tokens = int(cells[Column.PREFILL_TOKENS, entry.slot])
-        if entry.health.standing.left_out:
-            self._fleet.health.dispatched(entry, request.id)
-        if entry.watch is not None:
-            entry.watch.started(request, event.at_ms, flight.cached_tokens)
-        if self.outbox is not None:
-            self._tell_sent(self.outbox, flight, entry)
+
+    def prefill_ended(self, event: ev.PrefillEnded) -> None:
+        """Another worker computed its prompt."""
+        self._legs.prefill_ended(self._running(event.request_id)[0], event)
+
+    def prefill_failed(self, event: ev.PrefillFailed) -> None:
+        """Nothing comes from another worker after all."""
+        self._legs.prefill_failed(self._running(event.request_id)[0], event)
+
+    def transfer_ended(self, event: ev.TransferEnded) -> None:
+        """Its KV is where it is needed."""
+        self._legs.transfer_ended(self._running(event.request_id)[0], event)
 
     def first_token(self, event: ev.FirstToken) -> None:
         """Its first token, or its whole answer, came."""
         flight, entry = self._running(event.request_id)
         if flight.started:
             raise LedgerError(f"request {event.request_id} had its first token already")
-        flight.started = True
-        cells = self._fleet.table.cells
-        cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
-        promises.first_token(cells, entry.slot, flight)
-        self._expectations.learn_adapter_load(flight, entry, event.at_ms)
-        flight.prefill_tokens = 0
-        self._changed(entry)
-        if not entry.gone:
-            self._fleet.health.first_token(entry, flight, event.at_ms)
-        if entry.watch is not None and flight.request.streamed:
-            # At once: another worker computed the prompt.
-            entry.watch.first_token(event.request_id, event.at_ms, computed=event.at_ms > flight.dispatched_ms)
+        if flight.legs is not None:
+            self._legs.first_token(flight, event.at_ms)
+        self._stays.first_token(flight, entry, event.at_ms)
 
     def progress(self, event: ev.Progress) -> None:
         """More tokens came."""
@@ -115,7 +102,7 @@ class Requests:
         flight.kv_tokens += event.tokens
         self._fleet.table.cells[Column.KV_TOKENS, entry.slot] += event.tokens
         promises.progress(self._fleet.table.cells, entry.slot, flight)
-        self._changed(entry)
+        self._stays.changed(entry)
         if entry.health.token_seen(event.at_ms) and not entry.gone:
             self._fleet.health.moved(entry)
 
@@ -123,10 +110,10 @@ class Requests:
         """Its worker failed it; it waits for another one."""
         flight, entry = self._running(event.request_id)
         self._fleet.request_failed(entry, flight, event)
-        self._forget_unless_started(flight, entry)
-        self._release(flight, entry)
-        if entry.watch is not None:
-            entry.watch.ended(event.request_id, event.at_ms)
+        self._stays.forget_unless_started(flight, entry)
+        self._legs.ended(flight, event.at_ms, answered=False)
+        self._stays.end(flight, entry)
+        self._stays.unwatch(flight, entry, event.at_ms)
         flight.entry = None
         self.waiting += 1
         entry.totals.attempts_failed += 1
@@ -137,21 +124,24 @@ class Requests:
     def finished(self, event: ev.Finished) -> None:
         """It was answered."""
         flight, entry = self._running(event.request_id)
-        if entry.watch is not None:
-            entry.watch.ended(event.request_id, event.at_ms, _tokens_to_learn_from(flight, event.output_tokens))
+        computed = flight.legs is None or flight.legs.failed
+        self._legs.ended(flight, event.at_ms, answered=True)
+        self._stays.unwatch(flight, entry, event.at_ms, _tokens_to_learn_from(flight, event.output_tokens))
         if not entry.gone:
             self._fleet.health.answered(entry, flight, event.at_ms)
         self._end(event.request_id, flight)
         self._expectations.learn_ratio(flight.admitted, event.prompt_tokens)
         self._expectations.learn_length(flight, entry, event)
-        if event.cached_tokens is not None and event.prompt_tokens is not None:
-            entry.drift.observe(event.prompt_tokens, flight.cached_tokens, event.cached_tokens, flight.exact)
+        # Of what other workers gave, the engine's word says nothing of what it held itself.
+        reported = event.cached_tokens if computed else None
+        if reported is not None and event.prompt_tokens is not None:
+            entry.drift.observe(event.prompt_tokens, flight.cached_tokens, reported, flight.exact)
         for totals in (entry.totals, self.totals):
             totals.finished += 1
             totals.output_tokens += event.output_tokens or 0
             totals.prompt_tokens += event.prompt_tokens or 0
-            if event.cached_tokens is not None and event.prompt_tokens is not None:
-                totals.reported_cached_tokens += event.cached_tokens
+            if reported is not None and event.prompt_tokens is not None:
+                totals.reported_cached_tokens += reported
                 totals.reported_prompt_tokens += event.prompt_tokens
                 totals.predicted_cached_tokens += flight.cached_tokens
 
@@ -178,9 +168,9 @@ class Requests:
         flight = self._flight(request_id)
         entry = flight.entry
         if entry is not None:
-            self._forget_unless_started(flight, entry)
-            if entry.watch is not None:
-                entry.watch.ended(request_id, at_ms)
+            self._stays.forget_unless_started(flight, entry)
+            self._legs.ended(flight, at_ms, answered=False)
+            self._stays.unwatch(flight, entry, at_ms)
         self._end(request_id, flight)
         return [self.totals] if entry is None else [self.totals, entry.totals]
 
@@ -189,45 +179,7 @@ class Requests:
         if flight.entry is None:
             self.waiting -= 1
         else:
-            self._release(flight, flight.entry)
-
-    def _release(self, flight: Flight, entry: WorkerEntry) -> None:
-        cells = self._fleet.table.cells
-        cells[Column.RUNNING, entry.slot] -= flight.sequences
-        cells[Column.PREFILL_TOKENS, entry.slot] -= flight.prefill_tokens
-        cells[Column.KV_TOKENS, entry.slot] -= flight.kv_tokens
-        promises.released(cells, entry.slot, flight)
-        if cells[Column.QUEUED, entry.slot]:
-            cells[Column.QUEUED, entry.slot] -= 1
-        flight.prefill_tokens = flight.kv_tokens = flight.sequences = 0
-        del entry.flights[flight.request.id]
-        if entry.health.trial_request is not None:
-            self._fleet.health.released(entry, flight.request.id)
-        self._changed(entry)
-        self._fleet.released(entry)
-
-    def _forget_unless_started(self, flight: Flight, entry: WorkerEntry) -> None:
-        """A request that never got a first token left nothing that one could count on in the worker's cache."""
-        if not flight.started:
-            others = [other.request for other in entry.flights.values() if other is not flight]
-            gone = self._fleet.caches.taken_back(entry.slot, flight.request, flight.text_before, others)
-            if self.outbox is not None and not entry.gone:
-                self.outbox.taken_back(entry.id, flight.request, *gone)
-
-    def _changed(self, entry: WorkerEntry) -> None:
-        """What our requests have at a worker."""
-        if self.outbox is not None:
-            self.outbox.changed(entry.id)
-
-    def _tell_sent(self, outbox: Outbox, flight: Flight, entry: WorkerEntry) -> None:
-        caches = self._fleet.caches
-        keys, spec = caches.not_announced(entry.slot, flight.request, flight.cached_tokens, exact=flight.exact)
-        outbox.sent(entry.id, flight.request, keys, spec, by_text=not caches.is_exact(entry.slot))
-        outbox.changed(entry.id)
-        self._fleet.replicas.expect(
-            entry,
-            WorkerShare(1, flight.sequences, flight.prefill_tokens, flight.kv_tokens, 1, flight.remaining_tokens),
-        )
+            self._stays.end(flight, flight.entry)
 
     def _flight(self, request_id: str) -> Flight:
         flight = self.flights.get(request_id)

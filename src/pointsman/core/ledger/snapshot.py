@@ -86,6 +86,17 @@ class WorkerSnapshot:
     totals: Totals
     times: TimesSnapshot | None
     """None: nothing is known of its step times, or nobody learns."""
+    transfers_out: int = 0
+    """Of KV from it, under way."""
+    transfers_in: int = 0
+    kv_group: int = 0
+    """Workers with the same number can pass KV on to each other; 0: it passes none on."""
+    kv_token_bytes: int = 0
+    """0: nobody knows."""
+    machine: str = ""
+    """That it runs on, as links have it."""
+    role_ordered: bool = False
+    """Its role is another one than that with which it joined, by an order at run time."""
     others: WorkerShare = NO_SHARE
     """What other front ends of the fleet have there; none of it is in the numbers above."""
 

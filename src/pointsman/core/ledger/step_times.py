@@ -81,7 +81,11 @@ class StepTimes:
 
     def changed(self, entry: WorkerEntry, at_ms: float) -> None:
         """What it tells of itself changed; another adapter does not make it another class."""
-        if self._class_of(entry.spec) != entry.worker_class:
+        name = self._class_of(entry.spec)
+        if name != entry.worker_class:
+            known = self._learned.times(entry.id)
+            if known is not None and not self._learned.knows(name):
+                self._learned.believe(name, known.step)  # it is the same engine still
             self.left(entry)
             self.joined(entry)
             if entry.watch is not None:
@@ -250,5 +254,7 @@ def _load(observed: ObservedLoad) -> Load:
 
 def _in_flight(flights: Iterable[Flight]) -> Iterable[InFlight]:
     for flight in flights:
+        if flight.unwatched:
+            continue  # its time to teach comes yet
         generated = max(0, flight.kv_tokens - flight.request.prompt_tokens)
         yield flight.request, flight.cached_tokens, generated, flight.started

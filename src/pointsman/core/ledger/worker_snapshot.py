@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
+from pointsman.core.ledger.links import machine_of
 from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.table import FleetTable
@@ -40,6 +41,12 @@ def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times
         exact=caches.is_exact(entry.slot),
         totals=entry.totals,
         times=None if times is None else times.snapshot(entry),
+        transfers_out=int(column[Column.TRANSFERS_OUT]) - not_ours.transfers_out,
+        transfers_in=int(column[Column.TRANSFERS_IN]) - not_ours.transfers_in,
+        kv_group=int(column[Column.KV_GROUP]),
+        kv_token_bytes=int(column[Column.KV_TOKEN_BYTES]),
+        machine=machine_of(entry.spec),
+        role_ordered=entry.spec.role is not entry.told_role,
         others=entry.others,
     )
 

@@ -25,6 +25,8 @@ class WorkerShare(NamedTuple):
     slo_due_in_ms: int = 0
     """Sum of the times until these were promised, from when it was told: clocks of different hosts have nothing in
     common."""
+    transfers_out: int = 0
+    transfers_in: int = 0
 
 
 NO_SHARE = WorkerShare()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes
@@ -56,6 +57,7 @@ class FleetTimes(Mapping[str, WorkerTimes]):
         self.links = links
         self._times = dict(times)
         self._otherwise = otherwise
+        self._link_rows: LinkRows | None = None
         self._rows: dict[tuple[str, ...], TimeRows] = {}
         self._last: tuple[tuple[str, ...], TimeRows] | None = None
         """Of the workers asked for last: views of one model share the tuple, so they need not be compared."""
@@ -75,6 +77,12 @@ class FleetTimes(Mapping[str, WorkerTimes]):
         }
         made = cls(times, links=links)
         made._rows[workers] = rows
+        return made
+
+    def linked(self, links: LinkTimes) -> FleetTimes:
+        """The same step times, with these links."""
+        made = FleetTimes({}, self._otherwise, links)
+        made._times, made._rows = self._times, self._rows  # neither depends on links
         return made
 
     def __getitem__(self, worker: str) -> WorkerTimes:
@@ -97,6 +105,14 @@ class FleetTimes(Mapping[str, WorkerTimes]):
                 self._rows.clear()
             rows = self._rows[workers] = self._made(workers)
         self._last = (workers, rows)
+        return rows
+
+    @property
+    def link_rows(self) -> LinkRows:
+        """`links` for many pairs at once."""
+        rows = self._link_rows
+        if rows is None:
+            rows = self._link_rows = LinkRows(self.links)
         return rows
 
     def _made(self, workers: tuple[str, ...]) -> TimeRows:

@@ -104,6 +104,8 @@ class Comparison:
         cells, slot = self._table.cells, entry.slot
         if step is None or self._times is None or cells[Column.FOREIGN, slot] or flight.adapter_missing:
             return
+        if flight.legs is not None and not flight.legs.failed:
+            return  # others had part in it
         ahead_ms = step.a_ms + step.d_ms_per_prefill_token * flight.ahead_tokens
         ahead_ms += step.q_ms_per_square_token * float(flight.request.prompt_tokens) ** 2
         entry.health.signs.first_token(at_ms, at_ms - flight.dispatched_ms, ahead_ms / self._times.factor(entry.id))

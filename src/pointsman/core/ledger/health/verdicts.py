@@ -99,7 +99,8 @@ class Judge:
             return None
         if reading.streams:
             return reading.quiet_ms + at_ms - reading.at_ms
-        waiting = [flight.dispatched_ms for flight in entry.flights.values() if flight.request.streamed]
+        flights = entry.flights.values()
+        waiting = [one.dispatched_ms for one in flights if one.request.streamed and not one.elsewhere]
         if not waiting or others_sequences(self.table, entry):
             return None
         never = health.proof_ms == -math.inf

@@ -69,7 +69,7 @@ def decode_news(payload: bytes) -> ReplicaNews:
     except msgspec.MsgspecError as error:
         raise ReplicaNewsError(f"it can't be read: {error}") from None
     for worker, share in news.shares.items():
-        if max(share) > _MOST or min(share[:-1]) < 0 or share[-1] < -_MOST:
+        if max(share) > _MOST or min(share._replace(slo_due_in_ms=0)) < 0 or share.slo_due_in_ms < -_MOST:
             raise ReplicaNewsError(f"it has {share} at {worker}")
     if news.arrivals and (min(news.arrivals.values()) < 0 or max(news.arrivals.values()) > _MOST):
         raise ReplicaNewsError(f"its requests by model are {news.arrivals}")

@@ -1,0 +1,102 @@
+"""Links: what is known of moving KV between the machines of the fleet, from transfers and from probes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from urllib.parse import urlsplit
+
+from pointsman.core.model.worker import WorkerSpec
+from pointsman.core.timing.link_learning import LinkLearner, LinkRow
+from pointsman.core.timing.link_priors import USUAL_PRIORS, LinkPriors
+from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
+
+MOST_MACHINES = 4_096
+"""Machines of which something is known; those without workers are forgotten first."""
+_YOUNG = 4
+"""Observations of a direction that policies are told of at once; later ones with the next tick."""
+
+
+class Links:
+    """Owned by the fleet. Machines are numbered as `Column.NODE` has them."""
+
+    def __init__(self, priors: LinkPriors = USUAL_PRIORS) -> None:
+        self._learner = LinkLearner(priors)
+        self._workers: dict[str, int] = {}
+        """Machine → workers there, in the order in which machines were heard of."""
+        self._seen: Counter[tuple[str, str]] = Counter()
+        self._known = False
+        self._stale = False
+        self._times = NO_LINKS
+
+    @property
+    def times(self) -> LinkTimes:
+        """As of the last tick; another object when it is another state. None are known until something asks for it."""
+        return self._times
+
+    # ---- machines
+
+    def joined(self, spec: WorkerSpec) -> int:
+        """The number of a worker's machine."""
+        name = machine_of(spec)
+        self._workers[name] = self._workers.get(name, 0) + 1
+        if spec.place:
+            self._learner.place(name, spec.place)
+        number = self._learner.number(name)
+        if spec.kv is not None:
+            self._known = True
+        self._tell(at_once=self._known)
+        self._forget_some()
+        return number
+
+    def left(self, spec: WorkerSpec) -> None:
+        """A worker is gone from its machine; what is known of that stays."""
+        name = machine_of(spec)
+        if name in self._workers:
+            self._workers[name] = max(0, self._workers[name] - 1)
+
+    # ---- what happens on them
+
+    def observed(self, source: str, target: str, size_bytes: float, took_ms: float, under_way: int) -> None:
+        """One transfer or probe, which so many others shared the link with. Nonsense teaches nothing."""
+        for name in (source, target):
+            self._workers.setdefault(name, 0)
+        if not self._learner.observe(source, target, size_bytes, took_ms, under_way):
+            return
+        self._known = True
+        self._seen[source, target] += 1
+        self._tell(at_once=self._seen[source, target] <= _YOUNG)
+        self._forget_some()
+
+    def ticked(self) -> None:
+        """Policies are told what was learned."""
+        if self._stale:
+            self._tell(at_once=True)
+
+    # ---- to show
+
+    def rows(self) -> tuple[LinkRow, ...]:
+        """Directions of which something was seen, by names of machines."""
+        return self._learner.rows()
+
+    # ---- inside
+
+    def _tell(self, *, at_once: bool) -> None:
+        self._stale = not at_once
+        if at_once:
+            self._times = self._learner.times()
+
+    def _forget_some(self) -> None:
+        if len(self._workers) <= MOST_MACHINES:
+            return
+        idle = next((name for name, workers in self._workers.items() if not workers), None)
+        if idle is not None:
+            del self._workers[idle]
+            self._learner.forget(idle)
+            self._seen = Counter({pair: count for pair, count in self._seen.items() if idle not in pair})
+
+
+def machine_of(spec: WorkerSpec) -> str:
+    """The name of the machine that a worker runs on: as told, else the host of its URL."""
+    if spec.place and spec.place[0]:
+        return spec.place[0]
+    return urlsplit(spec.url).hostname or spec.url
