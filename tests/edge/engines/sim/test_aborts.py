@@ -4,8 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from pointsman.edge.engines.sim.server import SimServer
 
 
@@ -16,48 +14,6 @@ async def send(server: SimServer, **fields: object) -> tuple[asyncio.StreamReade
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     return reader, writer
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_frees_its_blocks(start_sim: Any, eventually: Any, stream: bool) -> None:
-    server = await start_sim(profile="tiny")
-    engine = server.state.runner.engine
-    reader, writer = await send(server, stream=stream, n=2)
-    await eventually(lambda: engine.running == 2)
-    if stream:
-        assert b"text_completion" in await reader.readuntil(b"\n\n")
-    writer.close()
-    await eventually(lambda: engine.idle)
-    assert engine.kv_use == 0
-    assert engine.counters.aborted == server.state.metrics.ended["abort"] == 2
-    assert server.state.metrics.served == 0
-
-
-async def test_a_client_that_leaves_the_queue_is_gone(start_sim: Any, eventually: Any) -> None:
-    server = await start_sim(profile="tiny", max_num_seqs=1)
-    engine = server.state.runner.engine
-    _, first = await send(server, stream=True)
-    _, second = await send(server, stream=True)
-    await eventually(lambda: (engine.running, engine.waiting) == (1, 1))
-    second.close()
-    await eventually(lambda: engine.waiting == 0)
-    assert engine.running == 1
-    first.close()
-    await eventually(lambda: engine.idle)
-
-
-async def test_closing_the_server_cuts_streams_and_leaves_no_task(start_sim: Any, eventually: Any) -> None:
-    before = asyncio.all_tasks()
-    server = await start_sim(profile="tiny")
-    reader, writer = await send(server, stream=True)
-    await reader.readuntil(b"\n\n")
-    await server.close()
-    with pytest.raises(asyncio.IncompleteReadError):
-        await reader.readuntil(b"data: [DONE]")
-    writer.close()
-    await eventually(lambda: asyncio.all_tasks() == before)
-    await server.close()
-    assert server.state.runner.engine.idle
 
 
 async def test_many_random_aborts_leave_nothing_behind(start_sim: Any, eventually: Any) -> None:
