@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from pointsman.app.simulate.events import EventHeap, Rank
-from pointsman.app.simulate.front_end import FrontEnd
+from pointsman.app.simulate.front_end import Carried, FrontEnd
 from pointsman.core.ledger import events as ev
 from pointsman.core.model.replica import ReplicaNews
 from pointsman.core.model.request import Request
-from pointsman.core.model.stage import Stage
 from pointsman.core.model.worker import WorkerId
 
 _ENDINGS = (ev.Finished, ev.Refused, ev.Failed, ev.Cancelled)
@@ -32,7 +31,7 @@ class Decides(Protocol):
         """What happens is told there."""
         ...
 
-    def decide(self, request: Request, stage: Stage, tried: Collection[WorkerId], now_ms: float) -> WorkerId | None:
+    def decide(self, request: Request, tried: Collection[WorkerId], now_ms: float) -> Carried | None:
         """As FrontEnd's."""
         ...
 
@@ -73,9 +72,9 @@ class FrontEnds:
             for front_end in self._front_ends:
                 front_end.ledger.apply(event)
 
-    def decide(self, request: Request, stage: Stage, tried: Collection[WorkerId], now_ms: float) -> WorkerId | None:
+    def decide(self, request: Request, tried: Collection[WorkerId], now_ms: float) -> Carried | None:
         """The decision of the front end that the request came to."""
-        return self._of(request.id).decide(request, stage, tried, now_ms)
+        return self._of(request.id).decide(request, tried, now_ms)
 
     def _of(self, request_id: str) -> FrontEnd:
         return self._front_ends[self._owner[request_id]]

@@ -34,7 +34,7 @@ class WorkerTotals:
     gpu_ms: float
     """Time in which it held its GPUs, times their number."""
     requests: int
-    """Sent there, legs of split requests included."""
+    """Sent there, to be answered or for their prompt to be computed."""
     prompt_tokens: int
     """Prompt tokens of the requests that it computed, cached ones included."""
     cached_tokens: int
@@ -58,13 +58,17 @@ class Outcome:
     asked_tokens: NDArray[np.int64]
     """Output tokens in the trace."""
     cached_tokens: NDArray[np.int64]
-    """Prompt tokens that the engine found in its cache."""
+    """Prompt tokens that whoever computed the prompt found in its cache, or fetched from another worker's."""
     worker: NDArray[np.int64]
     """Number of the worker that had it last; -1 = none."""
     prefill_worker: NDArray[np.int64]
     """Number of the worker that computed the prompt, where another one decoded; -1 elsewhere."""
     kv_arrived_ms: NDArray[np.float64]
-    """When the KV of the prompt was at the worker that decoded, where that was another one."""
+    """When KV from another worker was at the one that answered."""
+    moved_tokens: NDArray[np.int64]
+    """Prompt tokens whose KV came from another worker: that computed them, or held them."""
+    fallback: NDArray[np.bool_]
+    """KV was to be moved, and could not be."""
     status: NDArray[np.int64]
     itl: IntervalHistogram
     """Times between tokens of one answer, over all answers."""

@@ -29,6 +29,8 @@ class Records:
         self.worker = [-1] * count
         self.prefill_worker = [-1] * count
         self.kv_arrived_ms = [math.nan] * count
+        self.moved_tokens = [0] * count
+        self.fallback = [False] * count
         self.status = [UNENDED] * count
         self.ended = 0
 
@@ -56,6 +58,8 @@ class Records:
             worker=np.array(self.worker, dtype=np.int64),
             prefill_worker=np.array(self.prefill_worker, dtype=np.int64),
             kv_arrived_ms=np.array(self.kv_arrived_ms),
+            moved_tokens=np.array(self.moved_tokens, dtype=np.int64),
+            fallback=np.array(self.fallback, dtype=np.bool_),
             status=np.array(self.status, dtype=np.int64),
             itl=itl,
             workers=tuple(workers),

@@ -11,6 +11,7 @@ from pointsman.core.engine_model.config import TierConfig
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.slo import Slo
+from pointsman.core.model.transfer import TransferMode, TransferRules
 from pointsman.core.model.worker import Role
 from pointsman.core.timing.links import Link
 from pointsman.core.timing.profile import Profile
@@ -27,6 +28,7 @@ _NOT_NEGATIVE = (
     "retries",
     "step_noise",
     "prefix_ttl_ms",
+    "kv_transfer_max_bytes",
 )
 
 
@@ -88,6 +90,15 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleChange:
+    """A worker computes other stages from then on; what it has ends as it began."""
+
+    worker: int
+    at_ms: float
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """Times in ms of the trace's clock. Raises ConfigError for what can't be."""
 
@@ -103,12 +114,21 @@ class Setup:
     prefix_caching: bool = True
     tiers: tuple[TierConfig, ...] = ()
     """Of each engine below the GPU, nearest first."""
+    kv_transfer: TransferMode | None = None
+    """When KV moves between workers; None: automatically where some are for prefill only, else never."""
+    kv_transfer_max_bytes: int = 0
+    """Larger caches are not moved; 0: no limit."""
+    fallback_to_local: bool = True
+    """What could not be moved is computed where the request is answered; else the request fails."""
+    pulls: bool = True
+    """Engines can fetch the beginning of a prompt from whoever holds it, where KV moves at all."""
     link: Link | None = None
-    """Over which KV moves from workers for prefill to workers for decode, both ways of each worker; None: the network
-    that is usual for its GPUs."""
+    """Over which KV moves between workers, both ways of each worker; None: the network that is usual for its GPUs."""
     links_between: Mapping[tuple[int, int], Link] = field(default_factory=dict)
-    """Over which KV moves between two workers, by number (prefill, decode), where that is another link than `link`:
-    where they are close to each other or far apart."""
+    """Over which KV moves between two workers, by number (from, to), where that is another link than `link`: where they
+    are close to each other or far apart."""
+    believed_speed: float | None = 1.0
+    """Links were measured before, and found to be so many times as fast as they are; None: nobody measured them."""
     front_end_ms: float | None = None
     """Fixed time of a request outside of engines, spent before its decision; None: the longest of the profiles'."""
     front_ends: int = 1
@@ -126,6 +146,7 @@ class Setup:
     failures: tuple[Failure, ...] = ()
     drains: tuple[Drain, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
+    role_changes: tuple[RoleChange, ...] = ()
     guards: Guards = NO_GUARDS
     """Limits beyond which workers are excluded."""
     slo: Slo | None = None
@@ -177,6 +198,11 @@ class Setup:
         for pair in self.links_between:
             for worker in pair:
                 self._check_number(worker)
+        if self.believed_speed is not None and not 0 < self.believed_speed < math.inf:
+            raise ConfigError(f"believed_speed must be above 0, not {self.believed_speed}")
+        for change in self.role_changes:
+            self._check_number(change.worker)
+            _check_time("at_ms of a role change", change.at_ms)
         for drain in self.drains:
             self._check_number(drain.worker)
             _check_time("at_ms of a drain", drain.at_ms)
@@ -194,6 +220,20 @@ class Setup:
     def workers(self) -> int:
         """Workers in all groups."""
         return sum(group.count for group in self.groups)
+
+    @property
+    def transfer(self) -> TransferRules:
+        """When KV moves, as the front end is told."""
+        mode = self.kv_transfer
+        if mode is None:
+            apart = any(group.role is Role.PREFILL for group in self.groups)
+            mode = TransferMode.AUTO if apart or self.role_changes else TransferMode.OFF
+        return TransferRules(mode, self.kv_transfer_max_bytes, self.fallback_to_local)
+
+    @property
+    def moves_kv(self) -> bool:
+        """Whether it may move at all."""
+        return self.transfer.mode is not TransferMode.OFF
 
     @property
     def overhead_ms(self) -> float:

@@ -10,8 +10,9 @@ from pointsman.app.simulate.events import EventHeap, Rank
 from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.front_end import FrontEnd, OnDecision
 from pointsman.app.simulate.front_ends import Decides, FrontEnds, Told
-from pointsman.app.simulate.handover import Handover, link_network
 from pointsman.app.simulate.intervals import IntervalCounter
+from pointsman.app.simulate.kv import link_network, measurements
+from pointsman.app.simulate.legs import Legs
 from pointsman.app.simulate.outcome import Outcome, Status
 from pointsman.app.simulate.placing import Placing
 from pointsman.app.simulate.prompts import Prompts, models_of
@@ -21,13 +22,14 @@ from pointsman.app.simulate.stepping import Stepping
 from pointsman.app.simulate.telemetry import Telemetry
 from pointsman.app.simulate.worker import ModelledWorker
 from pointsman.core.engine_model.engine import RequestRefusedError
+from pointsman.core.engine_model.links import LinkNetwork
 from pointsman.core.engine_model.sequence import Sequence
 from pointsman.core.engine_model.step import StepResult
 from pointsman.core.ledger import events as ev
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.stage import Stage
-from pointsman.core.model.worker import Role, WorkerId
+from pointsman.core.model.worker import Role
 from pointsman.core.policies.policy import Policy
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes
@@ -61,11 +63,22 @@ class Simulation:
         self._prompts = Prompts(trace, setup)
         self.block_tokens = self._prompts.block_tokens
         self._workers = _workers(trace, setup, self.block_tokens, seed)
+        _check_roles(self._workers)
         chance = seed if policy_seed is None else policy_seed
         timing, priors = _times(self._workers, learn=setup.learn_times)
         ttl_ms = setup.prefix_ttl_ms
         front_ends = [
-            FrontEnd(policy, self.block_tokens, ttl_ms, timing, chance + number, on_decision, priors, setup.guards)
+            FrontEnd(
+                policy,
+                self.block_tokens,
+                ttl_ms,
+                timing,
+                chance + number,
+                on_decision,
+                priors,
+                setup.guards,
+                setup.transfer,
+            )
             for number in range(setup.front_ends)
         ]
         self._front_end: Decides = front_ends[0]
@@ -76,17 +89,21 @@ class Simulation:
         self._records = Records(trace)
         self._itl = IntervalCounter()
         self._stepping = Stepping(self._heap, self._itl, self._run_ended, self._reserved)
-        self._placing = Placing(self._front_end, self._telemetry, self._workers)
-        self._splits = _split_models(self._workers)
-        self._handover = Handover(
+        local = setup.fallback_to_local
+        self._placing = Placing(self._front_end, self._telemetry, self._workers, fallback_to_local=local)
+        self._network: LinkNetwork = link_network(setup, [worker.group for worker in self._workers])
+        self._legs = Legs(
             self._heap,
             self.ledger,
-            self._placing,
             self._stepping,
-            link_network(setup, self._workers),
+            self._network,
             self._workers,
             self._records,
-            self._end,
+            fallback_to_local=local,
+            on_answer=self._answer,
+            on_again=self._send,
+            on_failed=self._fail,
+            on_refused=self._refused,
         )
         self._drained: set[int] = set()
         self._last_end_ms = self._start_ms
@@ -110,6 +127,8 @@ class Simulation:
 
     def _open(self) -> None:
         push, setup = self._heap.push, self._setup
+        for measured in measurements(setup, self._network, [worker.id for worker in self._workers], self._start_ms):
+            self.ledger.apply(measured)
         for worker in self._workers:
             if worker.group.started_ms is None:
                 worker.occupy(self._start_ms)
@@ -123,6 +142,9 @@ class Simulation:
                 self._starts(worker, failure.at_ms + failure.back_after_ms)
         for drain in setup.drains:
             push(max(self._start_ms, drain.at_ms), Rank.FLEET, self._drain, self._workers[drain.worker])
+        for change in setup.role_changes:
+            changed = (self._workers[change.worker], change.role)
+            push(max(self._start_ms, change.at_ms), Rank.FLEET, self._change_role, changed)
         for slowdown in setup.slowdowns:
             slower = (self._workers[slowdown.worker], slowdown.factor)
             push(max(self._start_ms, slowdown.at_ms), Rank.FLEET, self._slow_down, slower)
@@ -164,11 +186,11 @@ class Simulation:
         if not worker.alive:
             worker.close(now_ms)  # it may have been starting
             return
-        for flight in worker.die(now_ms, self._itl):
-            self._handover.lost(flight)
+        lost = worker.die(now_ms, self._itl)
+        for flight in lost.answered:
+            self._legs.drop(flight)
             if flight.sequence is not None and flight.first_token_ms is not None:
-                # What came before it broke off; at least the token that came from a worker for prefill.
-                self._records.output_tokens[flight.position] = max(1, flight.sequence.generated)
+                self._records.output_tokens[flight.position] = flight.sequence.generated
             flight.sequence = None
             if flight.first_token_ms is not None or not flight.retries:
                 # An accepted request is never sent twice: it may have been the one that killed the engine.
@@ -179,12 +201,21 @@ class Simulation:
                 self.ledger.apply(
                     ev.AttemptFailed(flight.request.id, now_ms, f"{worker.id} broke off", Fault.UNREACHABLE)
                 )
-                self._send(flight, {worker.id})
+                flight.tried = {worker.id}
+                self._send(flight)
+        for flight in lost.legs:
+            self._legs.broke_off(flight, worker)
 
     def _slow_down(self, slower: tuple[ModelledWorker, float]) -> None:
         worker, factor = slower
         self._stepping.interrupt(worker)
         worker.slow = worker.group.slow * factor
+
+    def _change_role(self, changed: tuple[ModelledWorker, Role]) -> None:
+        worker, role = changed
+        worker.change_role(role)
+        if worker.alive:
+            self.ledger.apply(ev.RoleChanged(worker.id, self._heap.now_ms, role))
 
     def _drain(self, worker: ModelledWorker) -> None:
         self._drained.add(worker.number)
@@ -210,27 +241,39 @@ class Simulation:
         request = self._prompts.request(f"r{position}", asked, at_ms, prompt)
         self._records.arrival_ms[position] = at_ms
         self.ledger.apply(ev.Admitted(request, at_ms))
-        self._send(Flight(position, asked, request, prompt, self._setup.retries), set())
+        self._send(Flight(position, asked, request, prompt, self._setup.retries))
 
-    def _send(self, flight: Flight, tried: set[WorkerId]) -> None:
+    def _send(self, flight: Flight) -> None:
         now_ms, records = self._heap.now_ms, self._records
-        stage = Stage.PREFILL if flight.request.model in self._splits else Stage.WHOLE
-        placed = self._placing.place(flight.request, stage, now_ms, tried)
+        placed = self._placing.place(flight, now_ms)
         if isinstance(placed, Status):
             self._end(flight, placed)
             return
-        split = placed.group.role is Role.PREFILL and flight.asked.output_tokens > 1
-        flight.stage = Stage.PREFILL if split else Stage.WHOLE
+        flight.worker, flight.cached_tokens = placed.worker.number, None
+        records.prefill_worker[flight.position] = -1
         records.dispatched_ms[flight.position] = now_ms
-        records.worker[flight.position] = placed.number
-        self._stepping.interrupt(placed)
+        records.worker[flight.position] = flight.worker
+        self._legs.start(flight, placed)
+
+    def _answer(self, flight: Flight, fetches: bool) -> None:
+        """Its worker gets it."""
+        worker = self._workers[flight.worker]
+        self._stepping.interrupt(worker)
         try:
-            placed.take(flight)
+            worker.take(flight, fetches=fetches)
         except RequestRefusedError:
-            self.ledger.apply(ev.Refused(flight.request.id, now_ms, 400))
-            self._end(flight, Status.REJECTED)
+            self.ledger.apply(ev.Refused(flight.request.id, self._heap.now_ms, 400))
+            self._refused(flight)
             return
-        self._stepping.wake(placed)
+        self._stepping.wake(worker)
+
+    def _refused(self, flight: Flight) -> None:
+        self._legs.drop(flight)
+        self._end(flight, Status.REJECTED)
+
+    def _fail(self, flight: Flight, reason: str) -> None:
+        self.ledger.apply(ev.Failed(flight.request.id, self._heap.now_ms, reason))
+        self._end(flight, Status.FAILED)
 
     def _end(self, flight: Flight, status: Status) -> None:
         now_ms = self._last_end_ms = self._heap.now_ms
@@ -242,40 +285,37 @@ class Simulation:
 
     def _run_ended(self, worker: ModelledWorker, result: StepResult) -> None:
         apply, now_ms = self.ledger.apply, self._heap.now_ms
-        for sequence in result.first:
-            flight = worker.flights[sequence.request.id]
+        first = [worker.flights[each.request.id] for each in result.first if each.stage is Stage.WHOLE]
+        for flight in first:
             flight.first_token_ms = now_ms
             self._records.first_token_ms[flight.position] = now_ms
-            self._records.cached_tokens[flight.position] = sequence.cached_tokens or 0
+            self._records.cached_tokens[flight.position] = _cached_tokens(flight)
             apply(ev.FirstToken(flight.request.id, now_ms))
         for sequence in result.finished:
-            self._finish(worker, worker.flights[sequence.request.id], sequence)
+            engine_id = sequence.request.id
+            if sequence.stage is Stage.PREFILL:
+                self._legs.prefilled(worker.legs[engine_id], worker, sequence.cached_tokens or 0)
+            else:
+                self._finish(worker, worker.flights[engine_id], sequence)
         self._telemetry.tokens(worker, now_ms)
-        for sequence in result.first:
-            flight_or_none = worker.flights.get(sequence.request.id)
-            if flight_or_none is not None:
-                worker.started(flight_or_none)
+        for flight in first:
+            if flight.request.id in worker.flights:
+                worker.started(flight)
         self._telemetry.blocks(worker)
 
     def _finish(self, worker: ModelledWorker, flight: Flight, sequence: Sequence) -> None:
-        """What a worker had to do for a request is done."""
+        """It is answered."""
+        prompt_tokens, cached_tokens, generated = flight.asked.prompt_tokens, _cached_tokens(flight), sequence.generated
+        self.ledger.apply(ev.Finished(flight.request.id, self._heap.now_ms, prompt_tokens, cached_tokens, generated))
+        if flight.cached_tokens is None:
+            worker.computed_prompt(prompt_tokens, cached_tokens)
+        worker.ended(flight, generated)
         flight.sequence = None
-        generated = sequence.generated
-        if flight.stage is Stage.DECODE:
-            self.ledger.apply(ev.Finished(flight.request.id, self._heap.now_ms, output_tokens=generated - 1))
-            worker.ended(flight, prompt_tokens=0, cached_tokens=0, output_tokens=generated - 1)
-        else:
-            prompt, cached = flight.asked.prompt_tokens, sequence.cached_tokens or 0
-            self.ledger.apply(ev.Finished(flight.request.id, self._heap.now_ms, prompt, cached, generated))
-            worker.ended(flight, prompt_tokens=prompt, cached_tokens=cached, output_tokens=generated)
         self._records.output_tokens[flight.position] = generated
-        if flight.stage is Stage.PREFILL:
-            self._handover.prefilled(flight, worker)
-        else:
-            self._end(flight, Status.DONE)
+        self._end(flight, Status.DONE)
 
     def _reserved(self, worker: ModelledWorker, sequences: list[Sequence]) -> None:
-        self._handover.reserved(worker, sequences)
+        self._legs.reserved(worker, sequences)
 
 
 def _nobody(ended: int, total: int) -> None:
@@ -300,10 +340,16 @@ def _times(
     return {str(worker.id): WorkerTimes(worker.group.profile.step) for worker in workers}, None
 
 
-def _split_models(workers: list[ModelledWorker]) -> frozenset[str]:
-    """Models of which some workers compute prompts only. Raises ConfigError where nobody decodes then."""
+def _check_roles(workers: list[ModelledWorker]) -> None:
+    """Raise ConfigError where some compute prompts for others and nobody decodes."""
     models = {role: {m for w in workers if w.group.role is role for m in w.spec.models} for role in Role}
     alone = sorted(models[Role.PREFILL] - models[Role.DECODE] - models[Role.BOTH])
     if alone:
         raise ConfigError(f"workers for prefill need others that decode; there are none for {', '.join(alone)}")
-    return frozenset(models[Role.PREFILL])
+
+
+def _cached_tokens(flight: Flight) -> int:
+    """Prompt tokens that whoever computed its prompt did not have to compute."""
+    if flight.cached_tokens is not None:
+        return flight.cached_tokens
+    return (flight.sequence.cached_tokens if flight.sequence is not None else None) or 0

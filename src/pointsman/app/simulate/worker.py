@@ -7,12 +7,14 @@ import math
 import random
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.app.simulate.flight import Flight
 from pointsman.app.simulate.intervals import IntervalCounter
+from pointsman.app.simulate.kv import kv_shape
 from pointsman.app.simulate.outcome import WorkerTotals
 from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.engine_model.busy import BusyShare
@@ -23,7 +25,7 @@ from pointsman.core.engine_model.request import LengthRequest
 from pointsman.core.engine_model.sequence import Sequence
 from pointsman.core.engine_model.step import Step, StepResult
 from pointsman.core.model.stage import Stage
-from pointsman.core.model.worker import WorkerId, WorkerSpec, worker_id
+from pointsman.core.model.worker import Role, WorkerId, WorkerSpec, worker_id
 
 PROGRESS_EVERY_TOKENS = 32
 """How often a stream tells the ledger that its KV grew; the live relay's figure."""
@@ -34,6 +36,16 @@ Announcement = tuple[float, list[KvEvent]]
 _DRAWN = 16 * MOST_STEPS
 """Steps whose noise is drawn together."""
 _NOBODY: Mapping[Sequence, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What was at a worker that died."""
+
+    answered: list[Flight]
+    """It was to answer them."""
+    legs: list[Flight]
+    """It computed their prompt, or held KV for them."""
 
 
 class ModelledWorker:
@@ -74,6 +86,7 @@ class ModelledWorker:
             max_in_flight=group.max_in_flight,
             topology_distance=group.topology_distance,
             profile=profile.name,
+            kv=kv_shape(setup, group, block_tokens),
         )
         self._spread = setup.step_noise
         self._chance = np.random.default_rng(random.Random(f"noise {seed} {number}").getrandbits(64))
@@ -92,9 +105,9 @@ class ModelledWorker:
         self.in_run = False
         """The run that it is in has several steps."""
         self.flights: dict[str, Flight] = {}
-        """By the id of their request."""
-        self.held: dict[str, Flight] = {}
-        """Flights whose KV is held for the worker that decodes, by the id of their prefill."""
+        """That it answers, by the id of their request."""
+        self.legs: dict[str, Flight] = {}
+        """Whose prompt it computes, or whose KV it holds, for another worker, by the id of that here."""
         self.unread = True
         """It did something since its load was last read."""
         self.announcements: deque[Announcement] = deque()
@@ -108,8 +121,6 @@ class ModelledWorker:
         self._reports: list[tuple[int, int, Flight]] = []
         """Heap of steps since the start, when a flight's next report is due."""
         self._pushed = 0
-        self._arriving: list[Flight] = []
-        """Their KV has come, and their first step here has not ended."""
         self._occupied_ms: float | None = None
         self._busy_ms = 0.0
         self._lately = BusyShare()
@@ -148,19 +159,22 @@ class ModelledWorker:
         self.alive = True
         self.incarnation += 1
 
-    def die(self, now_ms: float, itl: IntervalCounter) -> list[Flight]:
+    def change_role(self, role: Role) -> None:
+        """It is for other stages from now on, and when it starts again."""
+        self.spec = replace(self.spec, role=role)
+
+    def die(self, now_ms: float, itl: IntervalCounter) -> Lost:
         """It is gone with all that it held; returns what was there, with the tokens that it got."""
-        lost = [*self.flights.values(), *self.held.values()]
+        lost = Lost(list(self.flights.values()), list(self.legs.values()))
         self._break_off(now_ms, itl)
         self.close(now_ms)
         self.alive = False
         self._engine = EngineModel(self._config)
         self.flights.clear()
-        self.held.clear()
+        self.legs.clear()
         self.announcements.clear()
         self._fresh.clear()
         self._reports.clear()
-        self._arriving.clear()
         return lost
 
     def _break_off(self, now_ms: float, itl: IntervalCounter) -> None:
@@ -172,15 +186,12 @@ class ModelledWorker:
             self._count_intervals(step, begun - 1, step.decodes, itl)
             self._forget_noise(begun)
         for flight in self.flights.values():
-            began_here = flight.stage is not Stage.DECODE
             if flight.sequence is None or flight.first_token_ms is None:
                 continue
-            if began_here:
+            if flight.cached_tokens is None:
                 self._prompt_tokens += flight.asked.prompt_tokens
                 self._cached_tokens += flight.sequence.cached_tokens or 0
-                self._output_tokens += flight.sequence.generated
-            else:
-                self._output_tokens += max(0, flight.sequence.generated - 1)
+            self._output_tokens += flight.sequence.generated
 
     def close(self, now_ms: float) -> None:
         """Settle the totals."""
@@ -194,21 +205,35 @@ class ModelledWorker:
 
     # ---- work
 
-    def take(self, flight: Flight) -> None:
-        """A request arrives; the run that it is in was cut before. Raises RequestRefusedError."""
-        asked, prompt = flight.asked, flight.prompt
-        request = LengthRequest(
-            flight.request.id,
-            asked.prompt_tokens,
-            asked.output_tokens,
-            block_hashes=prompt.keys,
-            answer_hashes=prompt.answer_keys,
-            stage=flight.stage,
-        )
-        (flight.sequence,) = self._engine.add(request)
-        self.flights[request.id] = flight
+    def take(self, flight: Flight, *, fetches: bool = False) -> None:
+        """A request to answer; the run that it is in was cut before. Raises RequestRefusedError.
+
+        `fetches`: it gets KV blocks, and waits until `fetched` says how much of the prompt has come.
+        """
+        (flight.sequence,) = self._engine.add(_asked(flight, flight.request.id, Stage.WHOLE, fetches=fetches))
+        self.flights[flight.request.id] = flight
         self._requests += 1
         self.unread = True
+
+    def take_prefill(self, flight: Flight, leg_id: str, *, fetches: bool = False) -> None:
+        """A prompt to compute for another worker, and to hold. As `take`."""
+        self._engine.add(_asked(flight, leg_id, Stage.PREFILL, fetches=fetches))
+        self.legs[leg_id] = flight
+        self._requests += 1
+        self.unread = True
+
+    def hold(self, flight: Flight, leg_id: str, most_tokens: int) -> int:
+        """Keep what it has of the beginning of a prompt, so much at most: how many tokens. Cut its run before."""
+        held = self._engine.hold(_asked(flight, leg_id, Stage.WHOLE), most_tokens)
+        if held is None:
+            return 0
+        self.legs[leg_id] = flight
+        return held.still_computed
+
+    def let_go(self, leg_id: str) -> None:
+        """Nobody needs what it computes or holds for another worker any more. Cut its run before."""
+        if self.legs.pop(leg_id, None) is not None:
+            self._engine.abort(leg_id)
 
     def begin(self, now_ms: float) -> bool:
         """Begin the next run of steps; False when there is nothing to compute."""
@@ -262,23 +287,6 @@ class ModelledWorker:
                 itl.add(length_ms, decodes * count)
         for paused_ms in resumed.values():
             itl.add(paused_ms, 1)
-        if self._arriving and steps:
-            first_ms = next(step.lengths(steps))[0] if each_ms is None else float(each_ms[0])
-            self._count_arrived(first_ms, itl, resumed)
-
-    def _count_arrived(self, step_ms: float, itl: IntervalCounter, resumed: Mapping[Sequence, float]) -> None:
-        """Flights that have their first token of here waited since the one before it, which came from elsewhere."""
-        left: list[Flight] = []
-        for flight in self._arriving:
-            sequence = flight.sequence
-            if sequence is None or flight.first_token_ms is None:
-                continue
-            if sequence.generated < 2:
-                left.append(flight)  # it had no place yet, or was preempted at once
-                continue
-            itl.add(resumed.get(sequence, step_ms), -1)
-            itl.add(self._begin_ms + step_ms - flight.first_token_ms, 1)
-        self._arriving = left
 
     def _forget_noise(self, steps: int) -> None:
         """So many steps began."""
@@ -332,17 +340,14 @@ class ModelledWorker:
         self._pushed += 1
         heapq.heappush(self._reports, (self._engine.steps_done + steps, self._pushed, flight))
 
-    def arrived(self, flight: Flight) -> None:
-        """The KV of a flight is here; the run that the worker is in was cut before."""
-        self._engine.arrived(flight.request.id)
-        self._arriving.append(flight)
-        self.started(flight)
-
-    def ended(self, flight: Flight, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
-        """A flight has all that it came for: prompt tokens that were computed or cached here, tokens generated here."""
-        del self.flights[flight.request.id]
+    def computed_prompt(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """A prompt is computed, for its answer here or for another worker."""
         self._prompt_tokens += prompt_tokens
         self._cached_tokens += cached_tokens
+
+    def ended(self, flight: Flight, output_tokens: int) -> None:
+        """A request is answered."""
+        del self.flights[flight.request.id]
         self._output_tokens += output_tokens
 
     def totals(self) -> WorkerTotals:
@@ -359,3 +364,16 @@ class ModelledWorker:
             output_tokens=self._output_tokens,
             preemptions=self._preemptions,
         )
+
+
+def _asked(flight: Flight, engine_id: str, stage: Stage, *, fetches: bool = False) -> LengthRequest:
+    asked, prompt = flight.asked, flight.prompt
+    return LengthRequest(
+        engine_id,
+        asked.prompt_tokens,
+        asked.output_tokens,
+        block_hashes=prompt.keys,
+        answer_hashes=prompt.answer_keys,
+        stage=stage,
+        fetches=fetches,
+    )
