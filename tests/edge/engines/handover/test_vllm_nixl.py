@@ -159,8 +159,27 @@ def test_one_answer_to_one_prompt_can_be_split(extra: dict[str, Any]) -> None:
     assert NIXL.refusal(asked_for({"model": "m", "prompt": "x"} | extra, COMPLETIONS)) is None
 
 
-def test_nothing_is_held_nothing_freed_and_nothing_told() -> None:
+def test_nothing_is_held_and_nothing_told() -> None:
     asked = asked_for({"model": "m", "messages": MESSAGES})
     assert NIXL.hold(asked, P, 64) is None
-    assert NIXL.release(P, answer_with(NEW)) is None
     assert NIXL.moved(answer_with(NEW)) is None
+
+
+def test_the_decode_side_frees_what_nobody_will_fetch_when_it_refuses_a_request_with_it() -> None:
+    answer = b'{"model":"m\\u00e9","choices":[],"kv_transfer_params":' + NEW + b"}"
+    leg = NIXL.release(P, answer)
+    assert isinstance(leg, LegRequest)
+    assert (leg.path, leg.at_decode, leg.refused) == (COMPLETIONS, True, True)
+    assert NEW in leg.body
+    assert read(leg) == {
+        "model": "m\u00e9",
+        "prompt": [0],
+        "max_tokens": 1,
+        "logprobs": 1_000_000,
+        "kv_transfer_params": json.loads(NEW),
+    }
+
+
+@pytest.mark.parametrize("answer", [b"", b"{}", b'{"model":"m"}', b'{"kv_transfer_params":{"a":1}}'])
+def test_where_nothing_is_kept_nothing_is_freed(answer: bytes) -> None:
+    assert NIXL.release(P, answer) is None

@@ -66,6 +66,10 @@ class LegRequest:
     headers: Headers = ()
     """Beside those of every request."""
     method: str = "POST"
+    at_decode: bool = False
+    """Of a release: it goes to the engine that decodes, which tells the other one."""
+    refused: bool = False
+    """A 4xx is the answer that is hoped for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,10 @@ class HandOver(Protocol):
         ...
 
     def release(self, source: Peer, answer: bytes) -> LegRequest | None:
-        """A call that frees at once what a prefill leg or a hold keeps; None: its lease does, or a connection's end."""
+        """A call that frees at once what a prefill leg or a hold keeps; None: its lease does, or a connection's end.
+
+        Only for what nobody fetched: a decode leg that an engine has taken frees the other side by itself.
+        """
         ...
 
     def moved(self, body: bytes) -> Moved | None:
