@@ -25,12 +25,15 @@ class Links:
         """Machine → workers there, in the order in which machines were heard of."""
         self._seen: Counter[tuple[str, str]] = Counter()
         self._known = False
-        self._stale = False
+        self._stale = self._due = False
         self._times = NO_LINKS
 
     @property
     def times(self) -> LinkTimes:
         """As of the last tick; another object when it is another state. None are known until something asks for it."""
+        if self._due:
+            # Not before somebody asks: thousands of measurements may come at once.
+            self._due, self._times = False, self._learner.times()
         return self._times
 
     # ---- machines
@@ -83,7 +86,7 @@ class Links:
     def _tell(self, *, at_once: bool) -> None:
         self._stale = not at_once
         if at_once:
-            self._times = self._learner.times()
+            self._due = True
 
     def _forget_some(self) -> None:
         if len(self._workers) <= MOST_MACHINES:

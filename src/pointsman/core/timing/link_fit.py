@@ -43,7 +43,7 @@ _HUBER = 1.5
 """Deviations beyond which a transfer is an outlier."""
 _ROUNDS = 25
 _FITTED_AT_ONCE = 8
-"""First transfers after each of which all is fitted again; later that waits until somebody asks."""
+"""First transfers, before which all may be fitted again; later that waits until somebody asks."""
 _EVIDENCE_KEPT = 1 - 1 / 64
 _LOW = np.array([math.log(1e-6), *[math.log(1e-12)] * _CLASSES])
 """Of the floor in ms, and of ms a byte."""
@@ -78,13 +78,14 @@ class LinkFit:
 
     def observe(self, size_bytes: float, took_ms: float, under_way: int = 0) -> None:
         """One transfer, which so many others shared the link with."""
-        if self._since_change <= _FITTED_AT_ONCE:
+        kept = self._kept[0 if size_bytes <= _SMALL_BYTES else 1 + size_class(size_bytes)]
+        is_young = self._since_change <= _FITTED_AT_ONCE
+        if is_young and len(kept) >= _STRANGE - 1:
             self._fit()
-        predicted_ms = self._estimate.ms(size_bytes, under_way)
-        self._spread.observe(predicted_ms, took_ms)
+        if self._is_fitted or not is_young:  # else what is predicted is not what would have been answered
+            self._spread.observe(self._estimate.ms(size_bytes, under_way), took_ms)
         self.seen = self.seen * _EVIDENCE_KEPT + 1
         self._since_change += 1
-        kept = self._kept[0 if size_bytes <= _SMALL_BYTES else 1 + size_class(size_bytes)]
         kept.append(_Seen(size_bytes, took_ms, under_way))
         if len(kept) > _STRANGE and self._has_changed(kept):
             self._forget_before(kept)

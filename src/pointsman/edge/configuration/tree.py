@@ -15,6 +15,7 @@ from pointsman.edge.configuration.discovery import Discovery
 from pointsman.edge.configuration.etcd import Etcd
 from pointsman.edge.configuration.execution_group import ExecutionGroup
 from pointsman.edge.configuration.failover import Failover
+from pointsman.edge.configuration.links import Links, unknown_prior
 from pointsman.edge.configuration.metrics import Metrics
 from pointsman.edge.configuration.replicas import Replicas
 from pointsman.edge.configuration.routing import Routing
@@ -38,6 +39,10 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
         Replicas, Meta(description="Other front ends of the same fleet ([replicas.md](replicas.md)).")
     ] = Replicas()
     routing: Annotated[Routing, Meta(description="Who decides, and by what.")] = Routing()
+    links: Annotated[
+        Links,
+        Meta(description="What is known of links between machines before KV moves over them ([links.md](links.md))."),
+    ] = Links()
     auth: Annotated[Auth, Meta(description="Who may ask ([security.md](security.md)).")] = Auth()
     tenants: Annotated[
         Tenants, Meta(description="How much each tenant may ask for ([security.md](security.md#limits)).")
@@ -72,6 +77,9 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
             raise KeyConflictError("discovery.etcd", "etcd.endpoints is missing: name the client ports of its members")
         if self.replicas.etcd and not self.etcd.endpoints:
             raise KeyConflictError("replicas.etcd", "etcd.endpoints is missing: name the client ports of its members")
+        prior = unknown_prior(self.links, levels)
+        if prior is not None:
+            raise KeyConflictError(f"links.priors.{prior}", no_such_level(prior, levels))
         guards = self.routing.guards
         if guards.gpu_utilization_threshold is not None and not self.metrics.collect_gpu_utilization:
             raise KeyConflictError(

@@ -36,6 +36,9 @@ from pointsman.edge.serving.health_metrics import HealthCollector
 from pointsman.edge.serving.health_watch import HealthWatch
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
+from pointsman.edge.serving.link_feed import LinkFeed
+from pointsman.edge.serving.link_metrics import LinkCollector
+from pointsman.edge.serving.link_routes import LinkRoutes
 from pointsman.edge.serving.live_streams import LiveStreams
 from pointsman.edge.serving.metrics import FrontendCollector
 from pointsman.edge.serving.overload_metrics import OverloadCollector
@@ -100,7 +103,9 @@ class Frontend:
             guards=settings.guards,
             retry_share=settings.failover.retry_share,
             health=settings.health,
+            link_priors=settings.link_priors,
         )
+        self.kv_links = LinkFeed(self.emit, lambda: self.ledger.timing, self._clock)
         self.replication = Replication(settings.replicas, self.ledger, self._clock, transport)
         self.bus = self.replication.bus
         self.admin_auth = AdminAuth(settings.admin_key)
@@ -205,6 +210,7 @@ class Frontend:
                 DiscoveryCollector(self.engines),
                 self.certificates,
                 self.admin_auth,
+                LinkCollector(self.ledger.links_snapshot),
                 HealthCollector(self.ledger.snapshot, lambda: self.ledger.health_counts),
             ),
             lambda: self.shutdown.accepting,
@@ -212,6 +218,7 @@ class Frontend:
                 *RolloutRoutes(self.policy, has_route_key=settings.route_key is not None).routes(),
                 *DecisionRoutes(self.decisions, self._ids.gave).routes(),
                 *WorkerRoutes(self.engines.registrar, self.drains, self.engines.document).routes(),
+                *LinkRoutes(self.ledger.links_snapshot, self.kv_links).routes(),
                 *ReloadRoutes(lambda: self._reloader).routes(),
             ],
             self.admin_auth,
@@ -244,6 +251,7 @@ class Frontend:
                 recorder=recorder,
                 membership=self.membership,
                 prober=self._prober,
+                links=self.kv_links,
                 retime_canaries=self._health.retime,
             )
             self._reloader = Reloader(config, parts.all(), self._new_tenancy, self.reloads)
@@ -263,6 +271,7 @@ class Frontend:
             raise
         self.tenancy.start(self._settings.host)
         self.certificates.start()
+        self.kv_links.tell(self._settings.measured_links, "the file")
         await self._prober.start()
         await self.engines.start(self._settings.sources)
         self._ticks.start()
@@ -341,6 +350,8 @@ class Frontend:
         await self.tenancy.close()
         await self.certificates.close()
         await self._health.close()
+        await self.kv_links.close()
+        await self.dispatcher.legs.close()
         await self.engines.close()
         await self._prober.close()
         await self._exact.close()

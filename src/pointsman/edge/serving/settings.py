@@ -12,6 +12,7 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.slo import Slo
 from pointsman.core.model.transfer import USUAL_RULES, TransferRules
+from pointsman.core.timing.link_priors import USUAL_PRIORS, LinkPriors
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.trials.arms import By
 from pointsman.edge.cluster.members import WorkerSource
@@ -20,6 +21,8 @@ from pointsman.edge.configuration.auth import Auth
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.configuration.execution_group import Node
+from pointsman.edge.configuration.links import link_priors
+from pointsman.edge.configuration.links_file import SavedLink, load_links
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.routing import Routing
 from pointsman.edge.configuration.secret import secret_of_environment
@@ -115,6 +118,10 @@ class FrontendSettings:
     guards: Guards = NO_GUARDS
     transfer: TransferRules = USUAL_RULES
     """When KV moves between engines."""
+    link_priors: LinkPriors = USUAL_PRIORS
+    """What is thought of links between machines before anything is seen of them."""
+    measured_links: tuple[SavedLink, ...] = ()
+    """What was."""
     slo_classes: Mapping[str, Slo] = field(default_factory=dict)
     default_slo_class: str | None = None
     failover: FailoverSettings = field(default_factory=FailoverSettings)
@@ -175,6 +182,8 @@ class FrontendSettings:
             replicas=ReplicaSettings.of(tree.replicas, tree.etcd, environ or {}),
             guards=routing.guards.of(),
             transfer=_transfer(routing),
+            link_priors=link_priors(tree.links, plane.topology_levels),
+            measured_links=() if tree.links.file is None else load_links(Path(tree.links.file)).links,
             slo_classes={name: slo.of(name) for name, slo in routing.slo_classes.items()},
             default_slo_class=routing.default_slo_class,
             failover=FailoverSettings.of(tree.failover),

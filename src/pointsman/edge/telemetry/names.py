@@ -203,3 +203,12 @@ TLS_HANDSHAKES = Metric(
     "pointsman_tls_handshakes", "TLS handshakes of clients, by port (tls, admin_tls) and outcome: done, or why not."
 )
 ADMIN_REFUSED = Metric("pointsman_admin_refused", "Requests to the admin port without its key.")
+
+LINKS_KNOWN = Metric("pointsman_links", "Directions between two machines of which a transfer or a probe was seen.")
+LINK_FLOOR = Metric("pointsman_link_floor_ms", "Learned set-up time of a transfer of KV; of at most 256 directions.")
+LINK_SPEED = Metric("pointsman_link_bytes_per_ms", "Learned bandwidth, by class of size of the transfer.")
+LINK_SPREAD = Metric("pointsman_link_spread", "P90 of actual over predicted times of transfers.")
+LINK_SEEN = Metric("pointsman_link_seen", "Transfers and probes that the figures rest on, older ones counting less.")
+NODE_PROBES = Metric("pointsman_node_probes", "Probes that this node made, by outcome: whole, broken, failed.")
+NODE_SERVED = Metric("pointsman_node_probes_served", "Probes of other nodes that this node answered.")
+NODE_REFUSED = Metric("pointsman_node_refused", "Strangers that were refused, by where: http (no token), probe.")

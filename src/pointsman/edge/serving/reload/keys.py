@@ -34,12 +34,13 @@ TENANCY = ("auth.keys_file", "auth.admin_key", "auth.admin_key_env", "tenants")
 HEALTH = ("control-plane.heartbeat_interval", "control-plane.health", "control-plane.health_canary")
 FAILOVER = ("failover",)
 TRANSFER = ("routing.kv_transfer", "routing.kv_transfer_max_bytes", "routing.fallback_to_local")
+LINKS = ("links.file",)
 
 LIVE = tuple(
     dict.fromkeys(
         (
             NODES,
-            *(*POLICY, *SHADOW, *GUARDS, *TRANSFER, *INTAKE, *LIMITS, *GRACES, *SAMPLING, *TENANCY, *HEALTH),
+            *(*POLICY, *SHADOW, *GUARDS, *TRANSFER, *LINKS, *INTAKE, *LIMITS, *GRACES, *SAMPLING, *TENANCY, *HEALTH),
             *FAILOVER,
         )
     )

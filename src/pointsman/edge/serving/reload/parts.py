@@ -14,6 +14,7 @@ from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.dispatch import Dispatcher
 from pointsman.edge.serving.drains import Drains
 from pointsman.edge.serving.intake import Intake, IntakeSettings
+from pointsman.edge.serving.link_feed import LinkFeed
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.reload import keys
 from pointsman.edge.serving.reload.reloader import Apply, Part
@@ -52,6 +53,7 @@ class Parts:
     recorder: DecisionRecorder
     membership: Membership
     prober: Prober
+    links: LinkFeed
     retime_canaries: Callable[[float], None]
     """Gets what one may take, in seconds."""
 
@@ -68,6 +70,7 @@ class Parts:
             Part(keys.SAMPLING, self._sampling),
             Part((keys.NODES,), self._nodes),
             Part(keys.HEALTH, self._heartbeat),
+            Part(keys.LINKS, self._links),
         ]
 
     def _policy(self, new: FrontendSettings) -> Apply:
@@ -134,6 +137,12 @@ class Parts:
 
     def _nodes(self, new: FrontendSettings) -> Apply:
         return lambda: self.membership.offer(CONFIGURATION, new.sources)
+
+    def _links(self, new: FrontendSettings) -> Apply:
+        def apply() -> None:
+            self.links.tell(new.measured_links, "the file")
+
+        return apply
 
     def _heartbeat(self, new: FrontendSettings) -> Apply:
         def apply() -> None:

@@ -10,6 +10,7 @@ from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.topology import topology_distance
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.execution_group import Node
+from pointsman.edge.configuration.links import place_of
 from pointsman.edge.configuration.secret import secret_of_environment
 
 
@@ -33,7 +34,7 @@ def source_of(node: Node, plane: ControlPlane, environ: Mapping[str, str]) -> Wo
         gpu_metrics_url=node.gpu_metrics_url,
         gpus=node.gpus,
         tls=node.tls,
-        place=tuple(node.topology.get(level, "") for level in plane.topology_levels) if node.topology else (),
+        place=place_of(plane.topology_levels, node.topology),
         moves_kv=node.kv_cache_transfer is not TransferMode.OFF,
         cache_transport=node.cache_transport,
         api_key=_api_key(node, environ),

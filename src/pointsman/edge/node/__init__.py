@@ -1,0 +1,1 @@
+"""`pointsman node`: what runs beside engines on each machine, and who asks it."""

@@ -1,0 +1,181 @@
+"""Verdicts: which measured links are far slower than they should be, why that may be, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pointsman.edge.node.survey import Direction
+from pointsman.edge.transfer.negotiation import TCP
+from pointsman.edge.transfer.probe.interface import Interface
+
+_SHARE_OF_NOMINAL = 0.2
+"""Below it a link is bad. One TCP stream of one thread reaches 0.2 to 0.3 of a 100 Gb/s card, near all of a slower."""
+_MOST_NOMINAL_GBIT = 100.0
+"""What faster cards are measured by, since TCP reaches no more of them."""
+_SHARE_OF_SIBLINGS = 1 / 3
+_SHARE_OF_BACK = 1 / 3
+"""Of the other direction of the same link."""
+_FEWEST_SIBLINGS = 3
+_FEWEST_OF_A_NODE = 4
+"""Directions of one machine that make a pattern: to and from two others."""
+_SHARE_OF_PORTS = 0.5
+"""A port whose own word is below that of what the others say."""
+_STEPS_GBIT = (0.01, 0.1, 1.0, 2.5, 5.0, 10.0, 25.0, 40.0, 50.0, 100.0)
+"""Speeds that ports are negotiated at."""
+_GOODPUT = (0.7, 1.0)
+"""Of such a speed, what is left for the bytes themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong."""
+
+    text: str
+    """What, how far, and what to do."""
+    links: tuple[tuple[str, str], ...]
+    """Sources and targets."""
+
+
+def verdicts(directions: Sequence[Direction]) -> tuple[Finding, ...]:
+    """All that is wrong with what was measured; each link is named once, by the most telling reason."""
+    ports = _ports(directions)
+    found: list[Finding] = list(ports)
+    named = {link for finding in found for link in finding.links}
+    slow: list[tuple[Direction, str]] = []
+    for direction in directions:
+        key = (direction.source, direction.target)
+        text = None if key in named else _below_nominal(direction)
+        text = text or (None if key in named else _below_siblings(direction, directions))
+        if text is not None:
+            slow.append((direction, text))
+            named.add(key)
+    for direction in directions:
+        text = None if (direction.source, direction.target) in named else _below_back(direction, directions)
+        if text is not None:
+            slow.append((direction, text))
+    found += _of_whole_nodes(slow, directions) or [Finding(text, ((d.source, d.target),)) for d, text in slow]
+    return tuple(found)
+
+
+def nominal_gbit_per_s(direction: Direction) -> float | None:
+    """The slower of the two cards' own words; None: they say none, or it goes over no card."""
+    if direction.probe.transport != TCP:
+        return None
+    said = [_card_speed(end) for end in (direction.probe.interface, direction.probe.peer_interface)]
+    known = [speed for speed in said if speed is not None]
+    return min(known, default=None)
+
+
+def _card_speed(interface: Interface | None) -> float | None:
+    return None if interface is None or interface.is_virtual else interface.gbit_per_s
+
+
+def _ports(directions: Sequence[Direction]) -> list[Finding]:
+    """Ports that say themselves that they are slower than those of the other machines."""
+    speeds: dict[str, tuple[str, float]] = {}
+    for direction in directions:
+        own, peer = direction.probe.interface, direction.probe.peer_interface
+        ends = (direction.target, direction.source) if direction.is_back else (direction.source, direction.target)
+        for node, interface in zip(ends, (own, peer), strict=True):
+            speed = _card_speed(interface)
+            if direction.probe.transport == TCP and interface is not None and speed is not None:
+                speeds[node] = (interface.name, speed)
+    found = []
+    for node, (name, speed) in sorted(speeds.items()):
+        others = [other for peer, (_, other) in speeds.items() if peer != node]
+        if len(others) < 2 or speed >= _SHARE_OF_PORTS * median(others):
+            continue
+        links = tuple((d.source, d.target) for d in directions if node in (d.source, d.target))
+        text = (
+            f"{node}: {name} runs at {speed:g} Gb/s, those of the other machines at {median(others):g}: negotiated "
+            "down? Look at cable, switch port and auto-negotiation (`ethtool " + name + "`)"
+        )
+        found.append(Finding(text, links))
+    return found
+
+
+def _below_nominal(direction: Direction) -> str | None:
+    nominal = nominal_gbit_per_s(direction)
+    if nominal is None:
+        return None
+    rate = direction.largest.gb_per_s
+    share = rate * 8 / nominal
+    if rate * 8 >= _SHARE_OF_NOMINAL * min(nominal, _MOST_NOMINAL_GBIT):
+        return None
+    name = _slower_end(direction)
+    return (
+        f"{_way(direction)}: {_rate(rate)} over {name}, which says {nominal:g} Gb/s: {100 * share:.2g} %; {_why(rate)}"
+    )
+
+
+def _below_siblings(direction: Direction, directions: Sequence[Direction]) -> str | None:
+    others = [
+        other.largest.gb_per_s
+        for other in directions
+        if other is not direction and other.probe.transport == direction.probe.transport
+    ]
+    rate = direction.largest.gb_per_s
+    if len(others) < _FEWEST_SIBLINGS or rate >= _SHARE_OF_SIBLINGS * median(others):
+        return None
+    usual = median(others)
+    return f"{_way(direction)}: {_rate(rate)}, others have {_rate(usual)}: {100 * rate / usual:.2g} %; {_why(rate)}"
+
+
+def _below_back(direction: Direction, directions: Sequence[Direction]) -> str | None:
+    back = next((d for d in directions if (d.source, d.target) == (direction.target, direction.source)), None)
+    rate = direction.largest.gb_per_s
+    if back is None or rate >= _SHARE_OF_BACK * back.largest.gb_per_s:
+        return None
+    return (
+        f"{_way(direction)}: {_rate(rate)}, but {_rate(back.largest.gb_per_s)} the other way: duplex, a full or lossy "
+        "path of one direction? Look at errors and drops of both ports (`ip -s link`)"
+    )
+
+
+def _of_whole_nodes(slow: list[tuple[Direction, str]], directions: Sequence[Direction]) -> list[Finding] | None:
+    """One finding for a machine all of whose links are slow, while the others' are not; None: there is no such one."""
+    bad = {(direction.source, direction.target): text for direction, text in slow}
+    nodes = {node for direction in directions for node in (direction.source, direction.target)}
+    touching = {node: [d for d in directions if node in (d.source, d.target)] for node in sorted(nodes)}
+    whole = [
+        node
+        for node, links in touching.items()
+        if len(links) >= _FEWEST_OF_A_NODE and all((d.source, d.target) in bad for d in links)
+    ]
+    if not whole or len(whole) == len(nodes):
+        return None
+    found, told = [], set[tuple[str, str]]()
+    for node in whole:
+        its = [link for link in bad if node in link and link not in told]
+        if its:
+            told.update(its)
+            text = f"all {len(its)} links from and to {node} are slow, so it is that machine's port or path; such as "
+            found.append(Finding(text + bad[its[0]], tuple(its)))
+    found += [Finding(text, (link,)) for link, text in bad.items() if link not in told]
+    return found
+
+
+def _why(gb_per_s: float) -> str:
+    gbit = gb_per_s * 8
+    step = next((s for s in _STEPS_GBIT if _GOODPUT[0] * s <= gbit <= _GOODPUT[1] * s), None)
+    if step is not None:
+        what = f"{step:g} GbE" if step >= 1 else f"{1000 * step:g} Mb/s"
+        return (
+            f"negotiated at {what}? Look at cable, switch port and shaping, and over which interface the address goes"
+        )
+    return "not all of it is the port's speed: look at errors and drops (`ip -s link`), MTU, load, windows on long ways"
+
+
+def _slower_end(direction: Direction) -> str:
+    ends = [end for end in (direction.probe.interface, direction.probe.peer_interface) if end is not None]
+    return min((end for end in ends if _card_speed(end)), key=lambda end: _card_speed(end) or 0.0).name
+
+
+def _way(direction: Direction) -> str:
+    return f"{direction.source} → {direction.target}"
+
+
+def _rate(gb_per_s: float) -> str:
+    return f"{gb_per_s:.3g} GB/s"

@@ -1,0 +1,1 @@
+"""How fast KV can go between two machines, measured the way transfers take."""
