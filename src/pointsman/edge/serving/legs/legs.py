@@ -1,0 +1,371 @@
+"""Legs: carries out plans with two engines: a prompt computed at one for another one, or fetched from where it is held.
+
+What fails is computed where the request is answered. What one engine keeps for another one is freed when that one
+will not come for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from pointsman.core.ledger.events import PrefillEnded, PrefillFailed, TransferEnded
+from pointsman.core.ledger.ledger import Ledger
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.plan import Aggregate, Disaggregate
+from pointsman.core.model.worker import WorkerId
+from pointsman.edge.engines.handover.as_stream import STREAM_TYPE, as_stream
+from pointsman.edge.engines.handover.protocol import Asked, Complete, HandOverError, LegRequest, Order
+from pointsman.edge.engines.handover.registry import handover_of
+from pointsman.edge.serving.attempt import Ending
+from pointsman.edge.serving.breaks import DeadlineError, InterruptedHereError, NotMovedError
+from pointsman.edge.serving.clock import Clock
+from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.failed_attempt import FailedAttempt
+from pointsman.edge.serving.legs.decode_relay import DecodeRelay
+from pointsman.edge.serving.legs.engine_call import EngineCall
+from pointsman.edge.serving.legs.sender import LegSender
+from pointsman.edge.serving.legs.split import Split
+from pointsman.edge.serving.legs.why import LEFT_TO_THE_CLIENT, NOT_OF_THE_TRANSFER, Why
+from pointsman.edge.serving.tasks import OwnedTasks
+from pointsman.edge.serving.timeouts import Timeouts
+from pointsman.edge.telemetry.traffic import Traffic
+from pointsman.edge.wire.headers import Headers
+from pointsman.edge.wire.http1_client import UpstreamPool
+from pointsman.edge.wire.usage import usage_of_body
+
+HOLD_WITHIN_S = 5.0
+"""For a call that only keeps what is there."""
+_MOST_REFUSALS = 50
+"""Different ones that are logged."""
+
+_log = logging.getLogger("pointsman.serving")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The leg's answer is the client's: an error that it caused, or all that there was to say."""
+
+    worker: WorkerId
+    status: int
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NotMoved:
+    """The KV can't be moved, and nothing else is allowed: the request fails."""
+
+    reason: str
+
+
+Next = LegRequest | Answered | NotMoved | FailedAttempt | None
+"""What is to be done: send the leg that answers the client, end, or go elsewhere. None: send the client's own body to
+the engine that answers, which computes all of it."""
+
+
+class Legs:
+    """Of the requests of one front end. `timeouts` may be exchanged for others while requests run."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pool: UpstreamPool,
+        sender: LegSender,
+        traffic: Traffic,
+        timeouts: Timeouts,
+        clock: Clock,
+    ) -> None:
+        self.timeouts = timeouts
+        self._ledger = ledger
+        self._pool = pool
+        self._sender = sender
+        self._traffic = traffic
+        self._clock = clock
+        self._tasks = OwnedTasks()
+        self._refusals: set[str] = set()
+
+    async def close(self) -> None:
+        """End what nobody waits for."""
+        await self._tasks.close()
+
+    # ---- before anything is sent
+
+    def split(self, exchange: Exchange, decision: Decision) -> Split | str | None:
+        """What the plan wants of a second engine; None: nothing; text: why this request can't have it."""
+        plan = decision.plan
+        if isinstance(plan, Disaggregate):
+            second, first = plan.prefill, plan.decode
+        elif isinstance(plan, Aggregate) and plan.pull is not None:
+            second, first = plan.pull.source, plan.worker
+        else:
+            return None
+        other, answering = self._sender.peer(second), self._sender.peer(first)
+        if other is None or answering is None:
+            return "an engine of the plan passes no KV on"
+        handover = handover_of(answering.kv.handshake)
+        refusal = handover.refusal(self._sender.asked(exchange, exchange.incoming.body))
+        if refusal is not None:
+            return refusal
+        return Split(plan, handover, other, answering, self._clock(), decision.view.transfer.fallback_to_local)
+
+    def refused(self, exchange: Exchange, why: str) -> None:
+        """It is decided again, for one engine."""
+        exchange.whole = why
+        self._traffic.transfer_fallbacks[Why.REFUSED.value] += 1
+        if why not in self._refusals and len(self._refusals) < _MOST_REFUSALS:
+            self._refusals.add(why)
+            _log.info(
+                "a request is not split: %s (said once; counted in pointsman_transfer_fallbacks_total as refused)", why
+            )
+
+    # ---- the second engine
+
+    async def begin(self, exchange: Exchange, split: Split, body: bytes) -> Next:
+        """The leg at the second engine, of a request that would be sent as `body`.
+
+        Cancelled, that engine sees its client leave.
+        """
+        asked = self._sender.asked(exchange, body)
+        try:
+            wanted = _wanted(split, asked)
+        except (HandOverError, ValueError) as error:
+            return self._falls_back(exchange, split, NotMovedError(str(error), Why.UNUSABLE))
+        if wanted is None:
+            error_text = f"{split.other.worker} keeps nothing for others"
+            return self._falls_back(exchange, split, NotMovedError(error_text, Why.NOTHING_HELD))
+        limit_s = self.timeouts.first_byte_s if split.is_prefill else HOLD_WITHIN_S
+        call = split.call = self._sender.leg(exchange, split.other.worker, wanted, limit_s)
+        if split.is_prefill and split.handover.order is Order.TOGETHER:
+            self._tasks.start(self._beside(exchange, split, call), "prefill leg")
+            return self._goes_on(exchange, split, asked)
+        exchange.waits_for_leg = True
+        try:
+            await call.run(self._pool)
+        finally:
+            exchange.waits_for_leg = False
+        return self._over(exchange, split, asked, call)
+
+    def _over(self, exchange: Exchange, split: Split, asked: Asked, call: EngineCall) -> Next:
+        """The leg is over, and nothing was sent to the engine that answers."""
+        error = call.error
+        if isinstance(error, InterruptedHereError | DeadlineError):
+            self._end(exchange, split, "failed")
+            return FailedAttempt(split.answering.worker, str(error), None, None, trouble=error)
+        if isinstance(error, NotMovedError):
+            return self._falls_back(exchange, split, error)
+        if call.answered:
+            self._answered(exchange, split, call)
+            return self._goes_on(exchange, split, asked)
+        if _left_to_the_client(split, call):
+            return self._as_answer(exchange, split, call, call.body)
+        return self._falls_back(exchange, split, _not_moved(call), call.retry_after_ms)
+
+    def _answered(self, exchange: Exchange, split: Split, call: EngineCall) -> None:
+        now_ms = self._clock()
+        if not split.done:
+            split.answer = call.body
+        split.fetch_from_ms = now_ms
+        if not split.is_prefill:
+            return
+        split.prefill_ms = now_ms - split.began_ms
+        usage = split.usage = usage_of_body(call.body)
+        prompt, cached = (None, None) if usage is None else (usage.prompt_tokens, usage.cached_tokens)
+        split.tokens = prompt
+        if exchange.split is split and split.fallback is None and self._ledger.holds(exchange.request.id):
+            self._ledger.apply(PrefillEnded(exchange.request.id, now_ms, prompt, cached))
+
+    def _goes_on(self, exchange: Exchange, split: Split, asked: Asked) -> Next:
+        """The leg that answers the client, by what the second engine said."""
+        handover, other, answering, answer = split.handover, split.other, split.answering, split.answer
+        try:
+            if not split.is_prefill:
+                leg, split.tokens = handover.pull(asked, other, answering, answer or b"")
+                return leg
+            found = handover.decode(asked, other, answering, answer)
+            if isinstance(found, LegRequest):
+                return found
+            return self._complete(exchange, split, asked, found)
+        except (HandOverError, ValueError) as error:
+            self._free(split)
+            why = Why.UNUSABLE if split.is_prefill else Why.NOTHING_HELD
+            return self._falls_back(exchange, split, NotMovedError(str(error), why))
+
+    def _complete(self, exchange: Exchange, split: Split, asked: Asked, found: Complete) -> Answered:
+        call = split.call
+        if call is None or not call.answered:
+            raise HandOverError("the prefill leg is said to be all, and was not answered")
+        said = call.body if found.answer is None else found.answer
+        if asked.streamed:
+            said = as_stream(said, usage=True)  # where its client asked for none it is hidden as any engine's is
+        return self._as_answer(exchange, split, call, said, streamed=asked.streamed)
+
+    def _as_answer(
+        self, exchange: Exchange, split: Split, call: EngineCall, body: bytes, *, streamed: bool = False
+    ) -> Answered:
+        split.answer = None
+        self._end(exchange, split, "answered")
+        headers = [field for field in call.headers if field[0] != b"content-length"]
+        if streamed:
+            headers = [field for field in headers if field[0] != b"content-type"]
+            headers.append((b"content-type", STREAM_TYPE))
+        else:
+            headers.append((b"content-length", b"%d" % len(body)))
+        return Answered(call.worker, call.status, tuple(headers), body)
+
+    # ---- both at once
+
+    async def _beside(self, exchange: Exchange, split: Split, call: EngineCall) -> None:
+        """A prefill leg while the other one runs. One that fails ends that one; one that is late harms nobody."""
+        await call.run(self._pool)
+        if call.answered:
+            self._answered(exchange, split, call)
+        elif not split.done and exchange.split is split and isinstance(exchange.relay, DecodeRelay):
+            self.sent(split, exchange.relay)
+
+    def sent(self, split: Split, relay: DecodeRelay) -> None:
+        """The leg that answers is on its way. Where the other one has failed there is nothing to wait for."""
+        call = split.call
+        if call is not None and call.over and not call.answered:
+            relay.refuse(_not_moved(call))
+
+    # ---- the engine that answers
+
+    def succeeded(self, exchange: Exchange, split: Split, relay: DecodeRelay) -> None:
+        """Its leg began with its answer, and perhaps it is whole: the KV came."""
+        split.answer = None
+        if split.fetch_from_ms is not None and relay.first_ms is not None:
+            split.transfer_ms = max(0.0, relay.first_ms - split.fetch_from_ms)
+        told = (split.handover.moved(part) for part in relay.parts())
+        moved = split.moved = next((one for one in told if one is not None), None)
+        request_id = exchange.request.id
+        if moved is not None:
+            self._traffic.transfer_bytes += moved.size_bytes or 0
+            if moved.took_ms is not None:
+                self._traffic.transfer_s.observe(moved.took_ms / 1000)
+            if self._ledger.holds(request_id):
+                now_ms = self._clock()
+                self._ledger.apply(TransferEnded(request_id, now_ms, moved.tokens, moved.size_bytes, moved.took_ms))
+        self._end(exchange, split, "moved")
+
+    def failed(self, exchange: Exchange, split: Split, failed: FailedAttempt) -> Next:
+        """Its leg came to nothing. FailedAttempt: as any attempt does; None: the same engine is asked once more."""
+        self._free_both(split)
+        error, call = failed.error, split.call
+        if isinstance(error, NotMovedError):
+            if call is not None and _left_to_the_client(split, call):
+                return self._as_answer(exchange, split, call, call.body)
+            return self._falls_back(exchange, split, error)
+        ordinary = failed.fault in NOT_OF_THE_TRANSFER or isinstance(error, InterruptedHereError | DeadlineError)
+        clients = failed.ending is Ending.HELD and failed.fault is None and not split.fallback_to_local
+        if ordinary or clients:
+            self._end(exchange, split, "failed")
+            return failed
+        reason = f"{split.answering.worker} did not go on from its KV: {failed.reason}"
+        return self._falls_back(exchange, split, NotMovedError(reason, Why.DECODE_REFUSED))
+
+    # ---- endings
+
+    def abandoned(self, exchange: Exchange, split: Split) -> None:
+        """The client left, or something unexpected happened: both engines are free. Nothing where all is over."""
+        if split.done:
+            return
+        call = split.call
+        if call is not None and call.answered and split.answer is None:
+            split.answer = call.body  # it came in that very moment
+        self._end(exchange, split, "cancelled")
+        self._free_both(split)
+
+    def _falls_back(
+        self, exchange: Exchange, split: Split, error: NotMovedError, retry_after_ms: float | None = None
+    ) -> NotMoved | None:
+        """The engine that answers computes all of it, if that is allowed."""
+        allowed, request_id, reason = split.fallback_to_local, exchange.request.id, str(error)
+        split.fallback = exchange.whole = reason
+        if split.calling is not None:
+            split.calling.interrupt(NotMovedError("the other leg is not sent", Why.UNUSABLE))
+        self._end(exchange, split, "fallback" if allowed else "failed")
+        self._traffic.transfer_fallbacks[error.label] += 1
+        self._ledger.apply(PrefillFailed(request_id, self._clock(), reason, error.fault, retry_after_ms))
+        what = f"prefill at {split.other.worker}" if split.is_prefill else f"KV of {split.other.worker}"
+        then = "it computes the prompt itself" if allowed else "routing.fallback_to_local is false"
+        _log.warning("%s: request %s goes without %s: %s; %s", split.answering.worker, request_id, what, reason, then)
+        return None if allowed else NotMoved(f"{what} failed, and nothing else is allowed: {reason}")
+
+    def _end(self, exchange: Exchange, split: Split, outcome: str) -> None:
+        split.done = True
+        self._traffic.transfers[split.kind, outcome] += 1
+        exchange.legs = split.told()
+
+    def _free_both(self, split: Split) -> None:
+        if split.calling is not None:
+            split.calling.interrupt(NotMovedError("the other leg failed", Why.DECODE_REFUSED))
+        self._free(split)
+
+    def _free(self, split: Split) -> None:
+        """What the second engine keeps for this request is needed no more."""
+        answer, split.answer = split.answer, None
+        if answer is None:
+            return
+        try:
+            wanted = split.handover.release(split.other, answer)
+        except (HandOverError, ValueError):
+            return  # an answer that names nothing that is kept
+        if wanted is None:
+            return
+        asked = split.answering if wanted.at_decode else split.other
+        call = self._sender.freeing(asked.worker, wanted)
+        if call is not None:
+            self._tasks.start(self._freeing(call, refused=wanted.refused), "free KV that is not fetched")
+
+    async def _freeing(self, call: EngineCall, *, refused: bool) -> None:
+        await call.run(self._pool)
+        if refused and 400 <= call.status < 500:
+            return
+        if not call.answered and call.status != 404:  # that is gone already
+            _log.warning("%s: KV that nobody fetches is kept until its lease ends: %s", call.worker, call.reason)
+
+    # ---- taking legs away
+
+    def take_away(self, exchange: Exchange, worker: WorkerId, reason: str) -> bool:
+        """What a worker that drains has for another one is computed by that one; whether there was anything."""
+        split = exchange.split
+        if split is None or split.done or split.other.worker != worker or not split.fallback_to_local:
+            return False
+        return self._broken_off(exchange, split, NotMovedError(reason, Why.DRAINED))
+
+    def give_up(self, exchange: Exchange, split: Split, error: NotMovedError) -> bool:
+        """The second engine is thought dead; whether anybody still waited for it."""
+        return not split.done and self._broken_off(exchange, split, error)
+
+    def interrupt(self, exchange: Exchange, error: InterruptedHereError) -> bool:
+        """The request is taken away from the engine that answers while it waits for the other one; whether it did."""
+        call = None if exchange.split is None else exchange.split.calling
+        if call is None or not exchange.waits_for_leg:
+            return False
+        call.interrupt(error)
+        return True
+
+    def _broken_off(self, exchange: Exchange, split: Split, error: NotMovedError) -> bool:
+        if exchange.waits_for_leg and split.calling is not None:
+            split.calling.interrupt(error)
+            return True
+        relay = exchange.relay
+        return isinstance(relay, DecodeRelay) and relay.refuse(error)
+
+
+def _wanted(split: Split, asked: Asked) -> LegRequest | None:
+    plan = split.plan
+    if isinstance(plan, Disaggregate):
+        return split.handover.prefill(asked, split.other, split.answering)
+    return None if plan.pull is None else split.handover.hold(asked, split.other, plan.pull.tokens)
+
+
+def _left_to_the_client(split: Split, call: EngineCall) -> bool:
+    """The client caused it: the other engine would say the same."""
+    return split.is_prefill and call.over and call.error is None and call.status in LEFT_TO_THE_CLIENT
+
+
+def _not_moved(call: EngineCall) -> NotMovedError:
+    label = Why.UNUSABLE.value if call.fault is None else call.fault.value
+    return NotMovedError(call.reason, label, call.fault)
