@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pointsman.core.model.plan import Disaggregate, Plan, answering
+from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull, answering
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 
@@ -52,6 +52,8 @@ class PlanRows:
     """Number of a plan → why it could not be chosen."""
     chosen: int = -1
     """Number of the plan that was chosen; -1: none of these."""
+    comparable: bool = True
+    """Scores can be compared with those of the workers alone; False: they only rank the workers for the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,51 @@ class Decision:
         rows.sort(key=lambda c: (c.score is None, c.score or 0.0, c.worker != chosen))
         return rows
 
-    def runner_up(self) -> tuple[WorkerId, float] | None:
-        """The best worker that was not chosen, and by how much it lost (in `unit`)."""
+    @property
+    def chosen_score(self) -> float | None:
+        """Of the plan that was chosen; None where nobody answers."""
         row = self.chosen_row
         if row is None:
             return None
-        rest = [i for i in self.view.eligible_rows().tolist() if i != row]
-        if not rest:
+        plans = self.plans
+        if plans is not None and plans.comparable and plans.chosen >= 0:
+            return float(plans.scores[plans.chosen])
+        return float(self.scores[row])
+
+    def plan_of(self, number: int) -> Plan:
+        """One of `plans` by its number."""
+        plans, workers = self.plans, self.view.workers
+        if plans is None:
+            raise IndexError("the decision has no plans that move KV")
+        answers, prefill, source = int(plans.decode[number]), int(plans.prefill[number]), int(plans.source[number])
+        held = int(self.view.table[Column.CACHED_TOKENS, source])
+        pull = Pull(workers[source], held) if source >= 0 else None
+        if prefill >= 0:
+            return Disaggregate(workers[prefill], workers[answers], pull)
+        return Aggregate(workers[answers], pull)
+
+    def runner_up_plan(self) -> tuple[Plan, float] | None:
+        """The best plan that was not chosen, and by how much it lost (in `unit`): less than 0 where it was better and
+        the operator wants another kind."""
+        score, row = self.chosen_score, self.chosen_row
+        if score is None or row is None:
             return None
-        best = min(rest, key=lambda i: float(self.scores[i]))
-        return self.view.workers[best], float(self.scores[best] - self.scores[row])
+        plans = self.plans
+        moved = plans is not None and plans.chosen >= 0
+        best: tuple[Plan, float] | None = None
+        for i in self.view.eligible_rows().tolist():
+            # Where scores can't be compared, those of the workers still say who else could have answered.
+            same = i == row and (not moved or (plans is not None and not plans.comparable))
+            if not same and (best is None or float(self.scores[i]) < best[1]):
+                best = Aggregate(self.view.workers[i]), float(self.scores[i])
+        if plans is not None and plans.comparable:
+            for number, other in enumerate(plans.scores.tolist()):
+                if number != plans.chosen and number not in plans.excluded and (best is None or other < best[1]):
+                    best = self.plan_of(number), other
+        return None if best is None else (best[0], best[1] - score)
+
+    def runner_up(self) -> tuple[WorkerId, float] | None:
+        """The worker that answers by the best plan that was not chosen, and by how much that lost (in `unit`)."""
+        best = self.runner_up_plan()
+        worker = None if best is None else answering(best[0])
+        return None if best is None or worker is None else (worker, best[1])

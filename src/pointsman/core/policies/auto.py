@@ -15,6 +15,7 @@ class Auto:
     """Its decisions carry the name of the policy that made them."""
 
     name = "auto"
+    makes_plans = True
 
     def __init__(self) -> None:
         self._cost = Cost()

@@ -8,8 +8,13 @@ import numpy as np
 
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
+from pointsman.core.model.plan import Aggregate, Disaggregate, Pull
 from pointsman.core.model.request import Request
+from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import Column, Exclusion, FleetView
+from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies import stages
+from pointsman.core.policies.pairs import Rows, fetching_rows, giving_rows, pairs, source_rows, taking_rows
 from pointsman.core.policies.policy import Policy, Timing
 
 _NUMBERS = "fiub"
@@ -21,13 +26,15 @@ def decided(
 ) -> Decision:
     """The policy's decision, checked. The view can't be written to from now on.
 
+    Policies that know of one worker only decide in two stages where there are workers for prompts (stages.py).
+
     Raises whatever the policy raises, and PolicyError for a decision that can't be carried out or recorded, and where
     the policy would end the process.
     """
     # Others decide on the same view, and it is kept as what the policy saw.
     view.table.flags.writeable = False
     try:
-        made = policy.decide(request, view, timing, now_ms, rng)
+        made = stages.decide(policy, request, view, timing, now_ms, rng)
     except SystemExit as error:
         raise PolicyError(f"it would end the process: {error!r}") from error
     check(made, view)
@@ -45,6 +52,7 @@ def check(made: object, view: FleetView) -> None:
     for name, values in told:
         if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype.kind not in _NUMBERS:
             raise PolicyError(f"{name}: expected an array of {shape[0]} numbers, one a worker, not {_shown(values)}")
+    _check_plans(made)
     worker = made.worker
     if worker is None:
         return
@@ -53,6 +61,59 @@ def check(made: object, view: FleetView) -> None:
     reason = int(view.table[Column.EXCLUSION, view.workers.index(worker)])
     if reason:
         raise PolicyError(f"it chose {worker}, which is excluded: {Exclusion(reason).text}")
+    if isinstance(made.plan, Disaggregate):
+        _check_pair(view, made.plan.prefill, giving_rows(view), worker, taking_rows(view), "compute the prompt for")
+    if isinstance(made.plan, Aggregate | Disaggregate) and made.plan.pull is not None:
+        computes = made.prefill_worker or worker
+        _check_pull(view, made.plan.pull, computes)
+
+
+def _check_plans(made: Decision) -> None:
+    plans = made.plans
+    if plans is None:
+        return
+    count = len(plans.scores)
+    told: list[tuple[str, object]] = [
+        ("plans.prefill", plans.prefill),
+        ("plans.decode", plans.decode),
+        ("plans.source", plans.source),
+        ("plans.moved_tokens", plans.moved_tokens),
+        ("plans.scores", plans.scores),
+        *((f"plans.{name}", values) for name, values in plans.terms.items()),
+    ]
+    for name, values in told:
+        if not isinstance(values, np.ndarray) or values.shape != (count,) or values.dtype.kind not in _NUMBERS:
+            raise PolicyError(f"{name}: expected an array of {count} numbers, one a plan, not {_shown(values)}")
+    most = len(made.view)
+    for name, rows, least in (
+        ("prefill", plans.prefill, -1),
+        ("decode", plans.decode, 0),
+        ("source", plans.source, -1),
+    ):
+        if count and (int(rows.min()) < least or int(rows.max()) >= most):
+            raise PolicyError(f"plans.{name}: rows of {most} workers wanted, not {rows.min()} to {rows.max()}")
+    if not -1 <= plans.chosen < count:
+        raise PolicyError(f"plans.chosen is {plans.chosen}, and there are {count} plans")
+    if plans.chosen >= 0 and plans.chosen in plans.excluded:
+        raise PolicyError(f"it chose a plan that it excluded: {plans.excluded[plans.chosen]}")
+
+
+def _check_pair(view: FleetView, giver: WorkerId, givers: Rows, taker: WorkerId, takers: Rows, does: str) -> None:
+    if view.transfer.mode is TransferMode.OFF:
+        raise PolicyError(f"it would move KV from {giver} to {taker}, which routing.kv_transfer: off forbids")
+    if giver not in view.workers:
+        raise PolicyError(f"it chose {giver}, which is no candidate")
+    one, other = view.workers.index(giver), view.workers.index(taker)
+    rows = np.array([one]), np.array([other])
+    if one not in givers or other not in takers or not pairs(view, *rows)[0, 0]:
+        raise PolicyError(f"{giver} can't {does} {taker}")
+
+
+def _check_pull(view: FleetView, pull: Pull, worker: WorkerId) -> None:
+    _check_pair(view, pull.source, source_rows(view), worker, fetching_rows(view), "pass cached blocks on to")
+    held = int(view.table[Column.CACHED_TOKENS, view.workers.index(pull.source)])
+    if not 0 < pull.tokens <= held:
+        raise PolicyError(f"it would fetch {pull.tokens} tokens from {pull.source}, which holds {held}")
 
 
 def failure(policy: Policy, request_id: str, error: Exception) -> str:

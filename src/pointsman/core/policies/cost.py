@@ -23,6 +23,8 @@ likelier to get the next ones with its beginning.
 
 What those who decode wait for while the prompt is computed (N·d·n) is not in it: it grows with the load of the worker
 that should be relieved, so it would leave a busy one with all requests whose prompts it holds.
+
+Where workers can pass KV on, plans that do so are scored beside it, in the same milliseconds: cost_plans.py.
 """
 
 from __future__ import annotations
@@ -30,20 +32,16 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
-from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_eviction import filled, fullness, recomputations, room_tokens
-from pointsman.core.policies.cost_load import CostLoad, Floats, cost_load
-from pointsman.core.policies.cost_placement import placement_ms
-from pointsman.core.policies.cost_promises import others_misses_ms, own_misses_ms
+from pointsman.core.model.view import FleetView
+from pointsman.core.policies.cost_alone import alone, total
+from pointsman.core.policies.cost_plans import with_plans
+from pointsman.core.policies.pairs import moves
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
-from pointsman.core.timing.fleet_times import TimeRows, fleet_times
-from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
+from pointsman.core.timing.fleet_times import fleet_times
 
-ORDINARY_WEIGHT = 1000
 NOTHING_KNOWN = "no step times are known of any worker: the usual proportions of a small model were used"
 
 
@@ -51,93 +49,18 @@ class Cost:
     """Score: milliseconds. Its terms add up to it."""
 
     name = "cost"
+    makes_plans = True
 
     def decide(self, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random) -> Decision:
         """The least cost; a tie goes to anybody."""
         rows = view.eligible_rows()
         if not len(rows):
             return rejection(self.name, request, view, now_ms)
-        times = fleet_times(timing).rows(view.workers)
-        terms = cost_terms(request, view, times, rows, now_ms)
-        scores = _sum(terms)
+        fleet = fleet_times(timing)
+        times = fleet.rows(view.workers)
+        whole = alone(request, view, times, rows, now_ms)
+        scores = total(whole.terms)
         row = least_row(scores, rows, rng)
         note = None if np.count_nonzero(times.known) else NOTHING_KNOWN
-        return decision(self.name, request, view, now_ms, row, scores, "ms", terms, note)
-
-
-def cost_terms(
-    request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.intp], now_ms: float
-) -> dict[str, Floats]:
-    """The terms by name, one value a worker. `rows`: the eligible workers, at least one."""
-    load = cost_load(request, view)
-    computed = times.d * load.new
-    whole = times.d * request.prompt_tokens
-    if np.count_nonzero(times.q):
-        cached = request.prompt_tokens - load.new
-        computed = computed + times.q * (request.prompt_tokens**2 - cached * cached)
-        whole = whole + times.q * request.prompt_tokens**2
-    output = view.outlook.output_tokens
-    own_context = request.prompt_tokens + output / 2
-    step_ms = times.a + times.b * load.there + times.c * load.context
-    ttft_ms = _ttft_ms(load, times, step_ms, computed)
-    decode_step_ms = (
-        times.a
-        + times.b * (load.there + request.sequences)
-        + times.c * (load.context + request.sequences * own_context)
-    )
-    beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS]) * request.sequences
-    coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
-    again = recomputations(view)
-    caches = filled(view, rows)
-    beside_ms = times.b + times.c * own_context
-    completion_ms = ttft_ms + max(0.0, output - 1) * decode_step_ms
-    terms = {
-        "ttft_ms": ttft_ms,
-        "completion_ms": completion_ms,
-        "slowdown_ms": beside * beside_ms + coming_per_ms * ttft_ms * ttft_ms,
-        "eviction_ms": again * times.d * room_tokens(request, view, load) * fullness(caches),
-    }
-    placement = placement_ms(request, view, load, caches, rows, output * beside_ms, (2 + again) * whole)
-    if placement is not None:
-        terms["placement_ms"] = placement
-    misses = (
-        own_misses_ms(request, ttft_ms, completion_ms, decode_step_ms, times, now_ms),
-        others_misses_ms(view, computed, output, step_ms, decode_step_ms, times),
-    )
-    for price in misses:
-        if price is not None:
-            terms["slo_ms"] = terms.get("slo_ms", 0.0) + price
-    missing = view.table[Column.ADAPTER_MISSING]
-    if np.count_nonzero(missing):
-        terms["adapter_ms"] = view.outlook.adapter_load_ms * missing
-    weight = view.table[Column.WEIGHT_PERMILLE]
-    if np.count_nonzero(weight != ORDINARY_WEIGHT):
-        # Rows of views that were made by hand may have no weight.
-        rest = ORDINARY_WEIGHT / np.where(weight > 0, weight, ORDINARY_WEIGHT) - 1
-        terms["weight_ms"] = rest * _sum(terms)
-    return terms
-
-
-def _sum(terms: dict[str, Floats]) -> Floats:
-    """Of all of them, in an array of its own."""
-    first, *others = terms.values()
-    total = first + others[0]
-    for term in others[1:]:
-        total += term
-    return total
-
-
-def _ttft_ms(load: CostLoad, times: TimeRows, step: Floats, computed: Floats) -> Floats:
-    """As prediction.ttft_ms, for all workers at once; those that wait are taken to decode beside it already."""
-    busy = np.minimum(load.there, 1.0)
-    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) <= DEFAULT_BUDGET_TOKENS:
-        # Everything fits into one step everywhere. The same numbers as below, with half of the array operations.
-        quick: Floats = times.overhead_ms + busy * (step + times.d * load.prefill) / 2 + step + computed
-        return quick
-    room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
-    in_step = np.minimum(load.prefill, room)
-    ahead = load.prefill - in_step
-    steps = np.maximum(1.0, np.ceil((ahead + load.new) / room))
-    running = busy * (step + times.d * in_step) / 2
-    ttft: Floats = times.overhead_ms + running + steps * step + times.d * ahead + computed
-    return ttft
+        made = decision(self.name, request, view, now_ms, row, scores, "ms", whole.terms, note)
+        return with_plans(made, request, fleet, whole, row, rng) if moves(view) else made

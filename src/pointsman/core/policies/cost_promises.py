@@ -11,7 +11,10 @@ each worker.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
+from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
@@ -38,8 +41,32 @@ def miss_chance(predicted_ms: Floats, promised_ms: Floats | float, p50: Floats, 
     return chance
 
 
+class Ratios(Protocol):
+    """P50 and P90 of actual over predicted times, as TimeRows has them."""
+
+    @property
+    def ttft_p50(self) -> Floats:
+        """Of first tokens."""
+        ...
+
+    @property
+    def ttft_p90(self) -> Floats:
+        """Of first tokens."""
+        ...
+
+    @property
+    def step_p50(self) -> Floats:
+        """Of steps."""
+        ...
+
+    @property
+    def step_p90(self) -> Floats:
+        """Of steps."""
+        ...
+
+
 def own_misses_ms(
-    request: Request, ttft_ms: Floats, completion_ms: Floats, step_ms: Floats, times: TimeRows, now_ms: float
+    request: Request, ttft_ms: Floats, completion_ms: Floats, step_ms: Floats, times: Ratios, now_ms: float
 ) -> Floats | None:
     """Of the request itself; None if it was promised nothing. `step_ms`: between its tokens."""
     slo = request.slo
@@ -62,8 +89,35 @@ def others_misses_ms(
     promised = view.table[Column.SLO_DECODING]
     if not np.count_nonzero(promised):
         return None
+    promised_us = view.table[Column.SLO_TPOT_US]
+    return _misses_ms(promised, promised_us, computed_ms, output_tokens, before_ms, after_ms, times)
+
+
+def misses_at_ms(
+    rows: NDArray[np.intp],
+    view: FleetView,
+    computed_ms: Floats,
+    output_tokens: float,
+    before_ms: Floats,
+    after_ms: Floats,
+    times: Ratios,
+) -> Floats:
+    """The same at the workers in these rows, one value a row in all arrays."""
+    promised, promised_us = view.table[Column.SLO_DECODING, rows], view.table[Column.SLO_TPOT_US, rows]
+    return _misses_ms(promised, promised_us, computed_ms, output_tokens, before_ms, after_ms, times)
+
+
+def _misses_ms(
+    promised: NDArray[np.int64],
+    promised_us: NDArray[np.int64],
+    computed_ms: Floats,
+    output_tokens: float,
+    before_ms: Floats,
+    after_ms: Floats,
+    times: Ratios,
+) -> Floats:
     each = np.maximum(promised, 1.0)
-    target_ms = np.where(promised > 0, view.table[Column.SLO_TPOT_US] / each / 1000, _NEVER_MS)
+    target_ms = np.where(promised > 0, promised_us / each / 1000, _NEVER_MS)
     tokens = max(1.0, output_tokens)
     with_prompt_ms = after_ms + computed_ms / tokens
     without = miss_chance(before_ms, target_ms, times.step_p50, times.step_p90)

@@ -23,7 +23,11 @@ RETRY_AFTER_MS = 1_000.0
 
 
 class Policy(Protocol):
-    """Chooses a plan for one request. Pure: what it has to remember is in the view, chance comes from `rng`."""
+    """Chooses a plan for one request. Pure: what it has to remember is in the view, chance comes from `rng`.
+
+    One that makes plans that move KV (`Disaggregate`, `Pull`) says so by an attribute `makes_plans = True`. The others
+    are asked twice where there are workers for prompts only: core/policies/stages.py.
+    """
 
     @property
     def name(self) -> str:

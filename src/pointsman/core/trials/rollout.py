@@ -9,6 +9,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
+from pointsman.core.policies import stages
 from pointsman.core.policies.policy import Policy, Timing
 from pointsman.core.trials.arms import Arm, Split
 
@@ -38,4 +39,9 @@ class Rollout:
 
     def decide(self, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random) -> Decision:
         """As the policy of the request's arm decides; `Decision.policy` names that one."""
-        return self.of(self.split.place(request).arm).decide(request, view, timing, now_ms, rng)
+        return stages.decide(self.of(self.split.place(request).arm), request, view, timing, now_ms, rng)
+
+    @property
+    def makes_plans(self) -> bool:
+        """Its policies are asked in stages themselves, where they have to be."""
+        return True

@@ -1,0 +1,138 @@
+"""What a request costs at each worker if that one computes all of it: the formulas of cost.py."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column, FleetView
+from pointsman.core.policies.cost_eviction import filled, fullness, recomputations, room_tokens
+from pointsman.core.policies.cost_load import CostLoad, Floats, cost_load
+from pointsman.core.policies.cost_placement import placement_ms
+from pointsman.core.policies.cost_promises import others_misses_ms, own_misses_ms
+from pointsman.core.timing.fleet_times import TimeRows
+from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
+
+ORDINARY_WEIGHT = 1000
+
+
+class Alone(NamedTuple):
+    """One value a worker of the view. Plans that move KV are made of the same pieces."""
+
+    load: CostLoad
+    computed_ms: Floats
+    """What is new there of the prompt."""
+    ttft_ms: Floats
+    step_ms: Floats
+    """A step of those who are there."""
+    decode_step_ms: Floats
+    """The same with the request."""
+    beside_ms: Floats
+    """Its answer for those who decode beside it."""
+    full: Floats
+    """What the cache's room is worth there, of the full price."""
+    again: float
+    """Tokens that are computed again for each token of room."""
+    coming_per_ms: float
+    """Requests that come to a worker."""
+    terms: dict[str, Floats]
+    """By name; they add up to the score."""
+
+
+def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.intp], now_ms: float) -> Alone:
+    """The terms, and what they were made of. `rows`: the eligible workers, at least one."""
+    load = cost_load(request, view)
+    computed = times.d * load.new
+    whole = times.d * request.prompt_tokens
+    if np.count_nonzero(times.q):
+        cached = request.prompt_tokens - load.new
+        computed = computed + times.q * (request.prompt_tokens**2 - cached * cached)
+        whole = whole + times.q * request.prompt_tokens**2
+    output = view.outlook.output_tokens
+    own_context = request.prompt_tokens + output / 2
+    step_ms = times.a + times.b * load.there + times.c * load.context
+    ttft_ms = first_token_ms(load, times.d, times.overhead_ms, step_ms, computed)
+    decode_step_ms = (
+        times.a
+        + times.b * (load.there + request.sequences)
+        + times.c * (load.context + request.sequences * own_context)
+    )
+    beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS]) * request.sequences
+    coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
+    again = recomputations(view)
+    caches = filled(view, rows)
+    full = fullness(caches)
+    beside_token_ms = times.b + times.c * own_context
+    beside_ms = beside * beside_token_ms
+    completion_ms = ttft_ms + max(0.0, output - 1) * decode_step_ms
+    terms = {
+        "ttft_ms": ttft_ms,
+        "completion_ms": completion_ms,
+        "slowdown_ms": beside_ms + coming_per_ms * ttft_ms * ttft_ms,
+        "eviction_ms": again * times.d * room_tokens(request, view, load) * full,
+    }
+    placement = placement_ms(request, view, load, caches, rows, output * beside_token_ms, (2 + again) * whole)
+    if placement is not None:
+        terms["placement_ms"] = placement
+    misses = (
+        own_misses_ms(request, ttft_ms, completion_ms, decode_step_ms, times, now_ms),
+        others_misses_ms(view, computed, output, step_ms, decode_step_ms, times),
+    )
+    for price in misses:
+        if price is not None:
+            terms["slo_ms"] = terms.get("slo_ms", 0.0) + price
+    missing = view.table[Column.ADAPTER_MISSING]
+    if np.count_nonzero(missing):
+        terms["adapter_ms"] = view.outlook.adapter_load_ms * missing
+    weight = view.table[Column.WEIGHT_PERMILLE]
+    if np.count_nonzero(weight != ORDINARY_WEIGHT):
+        terms["weight_ms"] = heaviness(weight) * total(terms)
+    return Alone(load, computed, ttft_ms, step_ms, decode_step_ms, beside_ms, full, again, coming_per_ms, terms)
+
+
+def heaviness(weight_permille: NDArray[np.int64]) -> Floats:
+    """1 / weight − 1: what is added to a score for each unit of it."""
+    # Rows of views that were made by hand may have no weight.
+    rest: Floats = ORDINARY_WEIGHT / np.where(weight_permille > 0, weight_permille, ORDINARY_WEIGHT) - 1
+    return rest
+
+
+def total(terms: dict[str, Floats]) -> Floats:
+    """Of all of them, in an array of its own."""
+    first, *others = terms.values()
+    summed = first + others[0]
+    for term in others[1:]:
+        summed += term
+    return summed
+
+
+def first_token_ms(load: CostLoad, d: Floats, overhead_ms: Floats, step: Floats, computed: Floats) -> Floats:
+    """As prediction.ttft_ms, for many workers at once; those that wait are taken to decode beside it already."""
+    busy = np.minimum(load.there, 1.0)
+    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) <= DEFAULT_BUDGET_TOKENS:
+        # Everything fits into one step everywhere. The same numbers as below, with half of the array operations.
+        quick: Floats = overhead_ms + busy * (step + d * load.prefill) / 2 + step + computed
+        return quick
+    room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
+    in_step = np.minimum(load.prefill, room)
+    ahead = load.prefill - in_step
+    steps = np.maximum(1.0, np.ceil((ahead + load.new) / room))
+    running = busy * (step + d * in_step) / 2
+    ttft: Floats = overhead_ms + running + steps * step + d * ahead + computed
+    return ttft
+
+
+def joining_ms(load: CostLoad, d: Floats, overhead_ms: Floats, step: Floats, own_step: Floats) -> Floats:
+    """Until a worker has decoded one token of a prompt that others computed, for many workers at once.
+
+    It waits for half of the running step and takes part in the next one, in which prompts that wait there are computed.
+    """
+    busy = np.minimum(load.there, 1.0)
+    room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
+    in_step = np.minimum(load.prefill, room)
+    in_next = np.minimum(load.prefill - in_step, room)
+    joined: Floats = overhead_ms + busy * (step + d * in_step) / 2 + own_step + d * in_next
+    return joined

@@ -1,0 +1,105 @@
+"""Which workers can pass KV on to which, how much that is for one request, and whether there is room for it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.model.request import Request
+from pointsman.core.model.transfer import TransferMode
+from pointsman.core.model.view import KV_GIVES, KV_PARTS, KV_TAKES, STAGE_PREFILL, Column, Exclusion, FleetView
+
+Rows = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+USUAL_TOKEN_BYTES = 131_072
+"""KV of a token where no engine says: Llama-3.1-8B in 16 bits; other models have 23,040 to 327,680 (time-model.md)."""
+BYTES_UNKNOWN = f"nobody says how many bytes a token's KV has: {USUAL_TOKEN_BYTES:,} were assumed"
+
+_BUSY = (Exclusion.NONE, Exclusion.ROLE, Exclusion.QUEUE_FULL, Exclusion.AT_CAP, Exclusion.GPU_BUSY, Exclusion.KV_SHORT)
+"""Of workers that are well: what they hold can be read, however much they have to do."""
+
+
+def moves(view: FleetView) -> bool:
+    """Whether plans that move KV are thought of at all."""
+    return view.transfer.mode is not TransferMode.OFF and bool(np.count_nonzero(view.table[Column.KV_GROUP]))
+
+
+def giving_rows(view: FleetView) -> Rows:
+    """Workers that may compute the prompt for another one, and can pass it on."""
+    rows = view.prefill_rows()
+    return rows[_can(view, rows, KV_GIVES)]
+
+
+def taking_rows(view: FleetView) -> Rows:
+    """Workers that may answer the request, and can go on with what another one computed."""
+    rows = view.eligible_rows()
+    return rows[_can(view, rows, KV_TAKES)]
+
+
+def source_rows(view: FleetView) -> Rows:
+    """Workers of which the beginning of the prompt can be fetched: they hold some of it, by their own word."""
+    table = view.table
+    held = (table[Column.EXACT] == 1) & (table[Column.CACHED_TOKENS] > 0)
+    rows: Rows = held.nonzero()[0]
+    if len(rows):
+        rows = rows[_can(view, rows, KV_GIVES + KV_PARTS) & np.isin(table[Column.EXCLUSION, rows], _BUSY)]
+    return rows
+
+
+def fetching_rows(view: FleetView) -> Rows:
+    """Workers that may answer the request, and can fetch its beginning."""
+    rows = view.eligible_rows()
+    return rows[_can(view, rows, KV_TAKES + KV_PARTS)]
+
+
+def _can(view: FleetView, rows: Rows, sides: int) -> Mask:
+    can: Mask = (view.table[Column.KV_GROUP, rows] != 0) & (view.table[Column.KV_SIDES, rows] & sides == sides)
+    return can
+
+
+def pairs(view: FleetView, givers: Rows, takers: Rows) -> Mask:
+    """True where the one in the row can pass KV on to the one in the column."""
+    group = view.table[Column.KV_GROUP]
+    possible: Mask = (group[givers][:, None] == group[takers]) & (givers[:, None] != takers)
+    return possible
+
+
+def token_bytes(view: FleetView, givers: Rows) -> NDArray[np.float64]:
+    """KV bytes of a token that each of them gives; `USUAL_TOKEN_BYTES` where nobody says."""
+    told = view.table[Column.KV_TOKEN_BYTES, givers]
+    sizes: NDArray[np.float64] = np.where(told > 0, told, USUAL_TOKEN_BYTES).astype(np.float64)
+    return sizes
+
+
+def free_tokens(view: FleetView, rows: Rows) -> NDArray[np.float64]:
+    """KV tokens that nobody holds or was promised: beside what our requests take and what the engine says is in use.
+
+    Infinite where the worker's capacity is not known.
+    """
+    table = view.table
+    capacity = table[Column.KV_CAPACITY_TOKENS, rows]
+    used = np.maximum(table[Column.KV_TOKENS, rows], table[Column.KV_USED_TOKENS, rows])
+    free: NDArray[np.float64] = np.where(capacity > 0, capacity - used, np.inf)
+    return free
+
+
+def needed_tokens(request: Request, view: FleetView) -> float:
+    """KV tokens that the prompt and the expected answer take where the request is answered."""
+    return request.prompt_tokens + request.sequences * view.outlook.output_tokens
+
+
+def no_room(free: float, needed: float) -> str:
+    """Why a plan was excluded, in words."""
+    return f"would not fit: {max(0.0, free):,.0f} KV tokens are free, {needed:,.0f} are needed"
+
+
+def too_large(size_bytes: float, most_bytes: int) -> str:
+    """Why a plan was excluded, in words."""
+    return f"{size_bytes:,.0f} bytes would be moved, {most_bytes:,} are allowed"
+
+
+def stages_apart(view: FleetView) -> bool:
+    """Whether there are workers for prompts only, which may compute this one."""
+    rows = view.prefill_rows()
+    return bool(np.count_nonzero(view.table[Column.STAGES, rows] == STAGE_PREFILL))

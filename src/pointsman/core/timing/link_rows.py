@@ -1,0 +1,94 @@
+"""LinkRows: the estimates of links as arrays, for many pairs of machines at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.core.timing.link_times import SIZE_CLASSES_BYTES, LinkEstimate, LinkTimes
+
+_UNASKED = -1
+_FIRST_PLACES = 16
+_BOUNDS_BYTES = np.array(SIZE_CLASSES_BYTES, dtype=np.float64)
+
+
+class LinkRows:
+    """One snapshot of links. A pair is looked up when it is first asked for, and kept as the number of its estimate."""
+
+    def __init__(self, links: LinkTimes) -> None:
+        self._links = links
+        self._place_of: NDArray[np.int32] = np.full(_FIRST_PLACES, _UNASKED, dtype=np.int32)
+        """By number of a machine + 1, as -1 is an unknown one: its place in `_number_of`."""
+        self._nodes: list[int] = []
+        self._number_of: NDArray[np.int32] = np.full((_FIRST_PLACES, _FIRST_PLACES), _UNASKED, dtype=np.int32)
+        self._estimates: list[LinkEstimate] = []
+        self._known: dict[LinkEstimate, int] = {}
+        self._floor_ms: NDArray[np.float64] = np.zeros(0)
+        self._ms_per_byte: NDArray[np.float64] = np.zeros((0, 4))
+        self._spread: NDArray[np.float64] = np.zeros(0)
+
+    def of(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Numbers of the estimates between machines; the two arrays are broadcast."""
+        rows, columns = self._places(sources), self._places(targets)
+        numbers: NDArray[np.int32] = self._number_of[rows, columns]
+        if int(numbers.min(initial=0)) == _UNASKED:
+            pairs = {(int(s), int(t)) for s, t in np.broadcast(rows, columns)}
+            for one, other in pairs:
+                if self._number_of[one, other] == _UNASKED:
+                    self._number_of[one, other] = self._number(self._links.of(self._nodes[one], self._nodes[other]))
+            if len(self._estimates) > len(self._floor_ms):
+                self._renew()
+            numbers = self._number_of[rows, columns]
+        return numbers
+
+    def ms(
+        self, numbers: NDArray[np.int32], size_bytes: NDArray[np.float64], under_way: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """As LinkEstimate.ms."""
+        classes = np.searchsorted(_BOUNDS_BYTES, size_bytes)
+        took: NDArray[np.float64] = (
+            self._floor_ms[numbers] + size_bytes * (1 + under_way) * (self._ms_per_byte[numbers, classes])
+        )
+        return took
+
+    def spread(self, numbers: NDArray[np.int32]) -> NDArray[np.float64]:
+        """P90 of actual over predicted time."""
+        spread: NDArray[np.float64] = self._spread[numbers]
+        return spread
+
+    @property
+    def usual_bytes_per_ms(self) -> float:
+        """Of large transfers on a link of which nothing is known."""
+        return self._links.otherwise.bytes_per_ms[-1]
+
+    def _places(self, nodes: NDArray[np.int64]) -> NDArray[np.int32]:
+        most = int(nodes.max(initial=-1)) + 2
+        if most > len(self._place_of):
+            more = np.full(2 * most, _UNASKED, dtype=np.int32)
+            more[: len(self._place_of)] = self._place_of
+            self._place_of = more
+        places: NDArray[np.int32] = self._place_of[nodes + 1]
+        if int(places.min(initial=0)) == _UNASKED:
+            for node in sorted(set(nodes.ravel().tolist())):
+                if self._place_of[node + 1] == _UNASKED:
+                    self._place_of[node + 1] = len(self._nodes)
+                    self._nodes.append(node)
+            count = len(self._number_of)
+            if len(self._nodes) > count:
+                grown = np.full((2 * len(self._nodes), 2 * len(self._nodes)), _UNASKED, dtype=np.int32)
+                grown[:count, :count] = self._number_of
+                self._number_of = grown
+            places = self._place_of[nodes + 1]
+        return places
+
+    def _number(self, estimate: LinkEstimate) -> int:
+        number = self._known.get(estimate)
+        if number is None:
+            number = self._known[estimate] = len(self._estimates)
+            self._estimates.append(estimate)
+        return number
+
+    def _renew(self) -> None:
+        self._floor_ms = np.array([one.floor_ms for one in self._estimates])
+        self._ms_per_byte = 1 / np.array([one.bytes_per_ms for one in self._estimates])
+        self._spread = np.array([one.spread for one in self._estimates])
