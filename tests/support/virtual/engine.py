@@ -13,6 +13,7 @@ from pointsman.edge.engines.sim.faults import Faults
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
 from pointsman.edge.wire.http1_server import IncomingRequest, Responder
+from support.virtual.kv_runner import KvRunner, release_route
 from support.virtual.loop import VirtualLoop
 from support.virtual.network import HOST
 
@@ -46,6 +47,8 @@ class VirtualEngine:
     name: str
     address: str
     settings: SimSettings
+    passes_kv: bool = False
+    """It computes prompts for others, and goes on with what others computed."""
 
     def __post_init__(self) -> None:
         self.server: SimServer | None = None
@@ -65,7 +68,15 @@ class VirtualEngine:
     async def start(self) -> None:
         """A new process, with an empty cache."""
         self.server = SimServer(self.settings, self._clock_s)
-        await self._as_itself(self.server.start())
+        await self._as_itself(self._start_all(self.server))
+
+    async def _start_all(self, server: SimServer) -> None:
+        if self.passes_kv:
+            runner = KvRunner(server.state, self.address, self._clock_s)
+            server.state.runner = runner
+            server._routes["POST", "/kv/release"] = release_route(runner)
+            await runner.listen()
+        await server.start()
 
     async def _as_itself(self, work: object) -> None:
         token = HOST.set(self.address)
@@ -139,6 +150,19 @@ class VirtualEngine:
             return 0
         engine = self.server.state.runner.engine
         return engine.running + engine.waiting
+
+    @property
+    def kv(self) -> KvRunner:
+        """What passes KV on."""
+        assert self.server is not None
+        runner = self.server.state.runner
+        assert isinstance(runner, KvRunner)
+        return runner
+
+    @property
+    def held(self) -> int:
+        """Prompts whose KV is kept for other engines."""
+        return self.kv.held if self.passes_kv and self.server is not None else 0
 
     async def close(self) -> None:
         """End it."""

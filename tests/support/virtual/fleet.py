@@ -41,7 +41,7 @@ class VirtualFleet:
 
     # ---- putting together
 
-    async def add_engine(self, **settings: Any) -> VirtualEngine:
+    async def add_engine(self, *, passes_kv: bool = False, **settings: Any) -> VirtualEngine:
         """One more engine; it runs."""
         number = len(self.engines)
         address = f"10.0.0.{number + 1}"
@@ -54,7 +54,7 @@ class VirtualFleet:
             "replay": "tcp://*:5558",
         }
         engine = VirtualEngine(
-            self.loop, f"e{number}", address, SimSettings(**{**defaults, "model": MODEL, **settings})
+            self.loop, f"e{number}", address, SimSettings(**{**defaults, "model": MODEL, **settings}), passes_kv
         )
         self.engines.append(engine)
         await engine.start()
@@ -98,7 +98,8 @@ class VirtualFleet:
         everybody = len(self.frontends) - 1
         await self.until(
             lambda: all(
-                sum(worker.usable for worker in frontend.ledger.snapshot().workers) == len(self.engines)
+                sum(worker.usable or worker.state == "role" for worker in frontend.ledger.snapshot().workers)
+                == len(self.engines)
                 and len(frontend.replication.statuses()) == everybody
                 for frontend in self.frontends
             )
@@ -160,6 +161,7 @@ class VirtualFleet:
                 if any(counts) or worker.others != NO_SHARE:
                     left.append(f"front end {number}, {worker.id}: {counts}, of others {worker.others}")
         left += [f"{engine.name}: {engine.running} sequences" for engine in self.engines if engine.running]
+        left += [f"{engine.name}: KV of {engine.held} prompts for others" for engine in self.engines if engine.held]
         return left
 
     async def status(self, frontend: Frontend) -> Any:

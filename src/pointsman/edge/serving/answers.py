@@ -52,6 +52,8 @@ def relayed_headers(headers: Headers, exchange: Exchange, worker: str) -> list[t
     kept.append((b"x-request-id", exchange.client_request_id))
     kept.append((REQUEST_ID_HEADER, exchange.request.id.encode()))
     kept.append((b"x-pointsman-worker", worker.encode("latin-1", "replace")))
+    if exchange.split is not None and exchange.split.prefill is not None:
+        kept.append((b"x-pointsman-prefill-worker", exchange.split.prefill.encode("latin-1", "replace")))
     kept.extend(exchange.limit_headers)
     if exchange.explanation is not None:
         kept.append((b"x-pointsman-explain", exchange.explanation))

@@ -74,6 +74,20 @@ class InterruptedHereError(PointsmanError):
         self.goes_on = goes_on
 
 
+class NotMovedError(PointsmanError):
+    """KV of another engine will not come: the one that answers has to compute the prompt itself, and did not fail.
+
+    Args:
+        label: what metrics call the reason.
+        fault: of the engine that has the KV; None: it did not fail either.
+    """
+
+    def __init__(self, message: str, label: str, fault: Fault | None = None) -> None:
+        super().__init__(message)
+        self.label = label
+        self.fault = fault
+
+
 def fault_of(error: PointsmanError) -> Fault | None:
     """In which way the worker failed; None: it did not."""
     if isinstance(error, DeadlineError | DivergedError | OwnShortageError):

@@ -10,6 +10,7 @@ from functools import partial
 from pointsman.core.ledger.events import Dispatched
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.decision import Decision
+from pointsman.core.model.plan import Aggregate
 from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.chance import decision_chance
@@ -17,6 +18,8 @@ from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.explain import explanation_header
+from pointsman.edge.serving.legs.legs import Legs
+from pointsman.edge.serving.legs.plans import for_one_worker, for_this_request, legs_of
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.telemetry.traffic import Traffic
 
@@ -40,7 +43,9 @@ class Decider:
         clock: Clock,
         seed: int,
         recorder: DecisionRecorder,
+        legs: Legs,
     ) -> None:
+        self._legs = legs
         self._ledger = ledger
         self._policy = policy
         self._traffic = traffic
@@ -61,12 +66,28 @@ class Decider:
             self._guards_lifted(now_ms)
         timing = ledger.timing
         chance = partial(decision_chance, self._seed, request.id)
+        if exchange.whole or exchange.responder.started or exchange.pinned_prefill is not None:
+            view = for_this_request(view, exchange)
         decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
+        plan, exchange.split, exchange.legs = decision.plan, None, None
+        if not isinstance(plan, Aggregate) or plan.pull is not None:
+            split = self._legs.split(exchange, decision)
+            if isinstance(split, str):
+                self._legs.refused(exchange, split)
+                view = for_this_request(view, exchange)
+                decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
+                decision = for_one_worker(decision)
+            else:
+                exchange.split = split
         worker = decision.worker
         if worker is not None:
             row = view.workers.index(worker)
             cached, exact = int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
-            ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact, rest))
+            if exchange.split is None:
+                ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact, rest))
+            else:
+                prefill, pull = legs_of(decision)
+                ledger.apply(Dispatched(request.id, worker, now_ms, cached, exact, rest, prefill, pull))
             exchange.dispatched_ms = now_ms
         exchange.decision = decision
         self._recorder.decided(exchange, decision, timing)

@@ -10,8 +10,9 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.worker import WorkerId
+from pointsman.edge.engines.handover.protocol import LegRequest
 from pointsman.edge.serving.attempt import Attempt, Ending
-from pointsman.edge.serving.breaks import fault_of
+from pointsman.edge.serving.breaks import InterruptedHereError, fault_of
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.decider import Decider
 from pointsman.edge.serving.decision_record import DecisionRecorder
@@ -22,6 +23,9 @@ from pointsman.edge.serving.engine_links import EngineLink, EngineLinks
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.failed_attempt import FailedAttempt
 from pointsman.edge.serving.failover import FailoverSettings
+from pointsman.edge.serving.legs.decode_relay import DecodeRelay
+from pointsman.edge.serving.legs.legs import Answered, Legs, NotMoved
+from pointsman.edge.serving.legs.sender import LegSender
 from pointsman.edge.serving.migration.ask import EngineAskError
 from pointsman.edge.serving.migration.migration import Asked
 from pointsman.edge.serving.migration.seam import NoSeamError
@@ -69,17 +73,18 @@ class Dispatcher:
         self._timeouts = timeouts
         self._clock = clock
         self._recorder = recorder
-        self._decider = Decider(ledger, policy, traffic, clock, seed, recorder)
+        self.legs = Legs(ledger, pool, LegSender(links, seed), traffic, timeouts, clock)
+        self._decider = Decider(ledger, policy, traffic, clock, seed, recorder, self.legs)
         self._endings = Endings(ledger, traffic, clock)
         self.elsewhere = Elsewhere(ledger, links, traffic, self._endings, failover, clock)
-        self._stalled = Stalled(ledger, self.elsewhere)
+        self._stalled = Stalled(ledger, self.elsewhere, self.legs)
         self._running: dict[str, Exchange] = {}
         """By the ids of their requests."""
         self._loop = asyncio.get_running_loop()
 
     def retime(self, timeouts: Timeouts) -> None:
         """Other time limits, for attempts that begin from now on."""
-        self._timeouts = timeouts
+        self._timeouts = self.legs.timeouts = timeouts
 
     async def run(self, exchange: Exchange) -> None:
         """From admission to the end of the answer. The ledger hears of exactly one ending."""
@@ -101,6 +106,8 @@ class Dispatcher:
                 exchange.status, exchange.http_status = "failed", 500
             raise
         finally:
+            if exchange.split is not None:
+                self.legs.abandoned(exchange, exchange.split)
             del self._running[request.id]
             if exchange.ticket is not None:
                 exchange.ticket.ended(result_of(exchange, self._clock()))
@@ -110,10 +117,13 @@ class Dispatcher:
 
     def migrate_from(self, worker: WorkerId, reason: str) -> int:
         """Every request there that can goes on elsewhere, and the worker sees its client leave. Returns how many do."""
-        moved = 0
+        moved = sum(self.legs.take_away(exchange, worker, reason) for exchange in self._served_by(worker))
         for exchange in self._at(worker):
             relay = exchange.relay
-            if relay is not None and not relay.done.done() and self.elsewhere.can_move(exchange, worker):
+            if exchange.waits_for_leg:
+                if self.elsewhere.can_move(exchange, worker):
+                    moved += self.legs.interrupt(exchange, InterruptedHereError(reason, None, goes_on=True))
+            elif relay is not None and not relay.done.done() and self.elsewhere.can_move(exchange, worker):
                 relay.interrupt(reason, goes_on=True)
                 moved += 1
         return moved
@@ -123,7 +133,12 @@ class Dispatcher:
         found = self._at(worker)
         for exchange in found:
             self._cut(exchange, reason)
-        return len(found)
+        taken = 0
+        for exchange in self._served_by(worker):
+            if not self.legs.take_away(exchange, worker, reason):
+                self._cut(exchange, reason)
+            taken += 1
+        return len(found) + taken
 
     def cut_all(self, reason: str) -> int:
         """The same of all requests, those that wait for a worker included."""
@@ -145,8 +160,15 @@ class Dispatcher:
     def _at(self, worker: WorkerId) -> list[Exchange]:
         return [exchange for exchange in self._running.values() if exchange.worker == worker]
 
+    def _served_by(self, worker: WorkerId) -> list[Exchange]:
+        """Those that wait for KV of that worker, and are answered by another one."""
+        waiting = (exchange for exchange in self._running.values() if exchange.split is not None)
+        return [one for one in waiting if one.split and not one.split.done and one.split.other.worker == worker]
+
     def _cut(self, exchange: Exchange, reason: str) -> None:
         relay = exchange.relay
+        if self.legs.interrupt(exchange, InterruptedHereError(reason, None, goes_on=False)):
+            return
         if exchange.worker is None or relay is None or relay.done.done():
             exchange.cut = reason  # it waits for a worker, or for a connection: it hears of it then
         else:
@@ -191,6 +213,38 @@ class Dispatcher:
 
     async def _attempt(self, exchange: Exchange, worker: WorkerId, link: EngineLink) -> FailedAttempt | None:
         """None: it ended, and everybody knows how."""
+        split = exchange.split
+        if split is None:
+            return await self._sent(exchange, worker, link, None)
+        found = await self.legs.begin(exchange, split, self._body(exchange, link))
+        if isinstance(found, LegRequest):
+            failed = await self._sent(exchange, worker, link, found)
+            if failed is None or split.done:
+                return failed
+            found = self.legs.failed(exchange, split, failed)
+        if found is None:
+            return await self._sent(exchange, worker, link, None)
+        if isinstance(found, Answered):
+            return self._answered_by_leg(exchange, found)
+        if isinstance(found, NotMoved):
+            self._endings.failed(exchange, 503, found.reason, retry_after_s=1.0, code="transfer_failed")
+            return None
+        assert isinstance(found, FailedAttempt)
+        return found
+
+    def _answered_by_leg(self, exchange: Exchange, said: Answered) -> FailedAttempt | None:
+        """The client gets what the second engine said."""
+        relay = Relay(exchange, said.worker, self._ledger, self._timeouts, self._clock)
+        exchange.relay = relay
+        relay.on_head(said.status, said.headers)
+        relay.on_data(said.body)
+        relay.on_end()
+        return self._conclude(exchange, said.worker, relay)
+
+    async def _sent(
+        self, exchange: Exchange, worker: WorkerId, link: EngineLink, leg: LegRequest | None
+    ) -> FailedAttempt | None:
+        """The engine that answers is asked, by what `leg` says where KV of another one is to come."""
         try:
             asked = await self._asked(exchange, link)
             connection = self._pool.idle_connection(link.origin) or await self._pool.connect(link.origin)
@@ -200,18 +254,16 @@ class Dispatcher:
             return FailedAttempt(worker, str(error), error.fault, None, only_asked=True)
         except NoSeamError as error:
             return FailedAttempt(worker, str(error), None, None)
-        body = exchange.incoming.body if asked is None else asked.body
-        if exchange.adds_usage and link.stream_usage:
-            body = ensure_stream_usage(body)
         incoming = exchange.incoming
-        head = request_head(
-            incoming.method.encode(),
-            # engines take no queries here, and one may hold a key
-            incoming.path.encode("latin-1") if asked is None or asked.path is None else asked.path,
-            link.origin,
-            engine_headers(incoming.headers, exchange.client_request_id, link),
-            len(body),
-        )
+        headers = engine_headers(incoming.headers, exchange.client_request_id, link)
+        # engines take no queries here, and one may hold a key
+        path = incoming.path.encode("latin-1") if asked is None or asked.path is None else asked.path
+        if leg is None:
+            body = self._with_usage(exchange, link, incoming.body if asked is None else asked.body)
+        else:
+            body, path = leg.body, path if leg.path is None else leg.path.encode("latin-1")
+            headers += leg.headers
+        head = request_head(incoming.method.encode(), path, link.origin, headers, len(body))
         sent_s = self._loop.time()
         relay = await self._relayed(exchange, worker, connection, head, body, asked)
         if _never_taken(relay, self._loop.time() - sent_s):
@@ -222,7 +274,20 @@ class Dispatcher:
                 # It may have been the request that killed the engine.
                 return FailedAttempt(worker, str(error), Fault.LOST, relay)
             relay = await self._relayed(exchange, worker, connection, head, body, asked)
+        if isinstance(relay, DecodeRelay) and exchange.split is not None and relay.came:
+            self.legs.succeeded(exchange, exchange.split, relay)
         return self._conclude(exchange, worker, relay)
+
+    def _body(self, exchange: Exchange, link: EngineLink) -> bytes:
+        """What one engine would be sent that answers from the beginning."""
+        migration = exchange.migration
+        return self._with_usage(
+            exchange, link, exchange.incoming.body if migration is None else migration.first(link).body
+        )
+
+    @staticmethod
+    def _with_usage(exchange: Exchange, link: EngineLink, body: bytes) -> bytes:
+        return ensure_stream_usage(body) if exchange.adds_usage and link.stream_usage else body
 
     async def _asked(self, exchange: Exchange, link: EngineLink) -> Asked | None:
         """What the engine is asked, if that is not just the client's body."""
@@ -243,9 +308,15 @@ class Dispatcher:
     ) -> Relay:
         before = exchange.relay if exchange.responder.started else None
         reader = None if asked is None else asked.reader
-        relay = Relay(exchange, worker, self._ledger, self._timeouts, self._clock, reader, before)
+        split = exchange.split
+        if split is None or split.done:
+            relay = Relay(exchange, worker, self._ledger, self._timeouts, self._clock, reader, before)
+        else:
+            relay = DecodeRelay(exchange, worker, self._ledger, self._timeouts, self._clock, reader, before)
         exchange.relay = relay
         relay.start(connection, head, body)
+        if isinstance(relay, DecodeRelay) and split is not None:
+            self.legs.sent(split, relay)
         if exchange.cut is not None:
             relay.interrupt(exchange.cut, goes_on=False)
         try:

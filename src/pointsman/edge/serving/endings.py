@@ -131,7 +131,8 @@ class Endings:
         exchange.status = "refused"
 
     def _finished(self, exchange: Exchange, relay: Attempt, told: Usage | None = None) -> None:
-        usage = relay.usage or told
+        usage, split = relay.usage or told, exchange.split
+        moved = split is not None and split.fallback is None
         traffic, request = self._traffic, exchange.request
         traffic.responses[exchange.route, exchange.http_status] += 1
         self._ledger.apply(
@@ -139,8 +140,9 @@ class Endings:
                 request.id,
                 relay.last_ms,
                 prompt_tokens=usage.prompt_tokens if usage else None,
-                # Of a stream that went on elsewhere it says nothing about what the first worker had.
-                cached_tokens=usage.cached_tokens if usage and not exchange.migrations else None,
+                # Of a stream that went on elsewhere it says nothing about what the first worker had; what came from
+                # another engine's KV counts as cached there, and what was cached at that one was told already.
+                cached_tokens=usage.cached_tokens if usage and not exchange.migrations and not moved else None,
                 output_tokens=usage.completion_tokens if usage else relay.events,
             )
         )

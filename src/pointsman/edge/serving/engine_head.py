@@ -20,6 +20,9 @@ _NOT_FORWARDED = NOT_PASSED_ON | {
     b"x-pointsman-explain",
     b"x-pointsman-migration",
     b"x-pointsman-worker",
+    b"x-pointsman-prefill-worker",
+    # where KV is fetched from is for us to say
+    b"x-prefiller-host-port",
     *SLO_HEADERS,
 }
 _SECRET = re.compile(

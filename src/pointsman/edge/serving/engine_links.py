@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pointsman.core.model.kv_shape import KvShape
 from pointsman.core.model.migration import Mechanism
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 from pointsman.edge.wire.http1_client import Origin
@@ -23,6 +24,10 @@ class EngineLink:
     tokenizer: str | None = None
     migration: Mechanism = Mechanism.REPLAY
     max_context_tokens: int | None = None
+    url: str = ""
+    rank_number: int = 0
+    kv: KvShape | None = None
+    """How it passes KV on; None: not at all."""
 
     def continues(self, other: EngineLink) -> bool:
         """Whether it can go on with what the other one began: the same kind of engine with the same model."""
@@ -56,6 +61,9 @@ class EngineLinks:
             spec.tokenizer,
             spec.migration,
             spec.max_context_tokens,
+            spec.url,
+            spec.rank,
+            spec.kv,
         )
 
     def left(self, worker: WorkerId) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
+from pointsman.edge.decisions.legs import LegsTold
 from pointsman.edge.decisions.record import DecisionRecord
 from pointsman.edge.serving.attempt import Attempt
 from pointsman.edge.serving.retries import Tries
@@ -15,6 +16,7 @@ from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 
 if TYPE_CHECKING:
+    from pointsman.edge.serving.legs.split import Split
     from pointsman.edge.serving.migration.migration import Migration
     from pointsman.edge.serving.rollout import Ticket
 
@@ -68,6 +70,16 @@ class Exchange:
     shadows: dict[str, WorkerId | None] = field(default_factory=dict)
     """What shadow policies chose the last time, by policy."""
     dispatched_ms: float | None = None
+    split: Split | None = None
+    """What the attempt that runs has at a second engine; None: nothing, as most."""
+    waits_for_leg: bool = False
+    """The engine that answers gets it once the other one is through."""
+    whole: str = ""
+    """Why KV is not moved for it any more; empty: it may be."""
+    pinned_prefill: WorkerId | None = None
+    """Set by the debug header `x-pointsman-prefill-worker`: only this worker may compute its prompt for another one."""
+    legs: LegsTold | None = None
+    """What came of moving KV for it."""
     record: DecisionRecord | None = None
     """What is kept of it; None until something was decided."""
     relay: Attempt | None = None

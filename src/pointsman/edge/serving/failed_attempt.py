@@ -25,6 +25,8 @@ class FailedAttempt:
     ending: Ending = Ending.NOTHING_SENT
     only_asked: bool = False
     """It failed a question about the request, which it never got."""
+    trouble: PointsmanError | None = None
+    """What went wrong before there was a connection to speak of."""
 
     @property
     def taken(self) -> bool:
@@ -34,4 +36,4 @@ class FailedAttempt:
     @property
     def error(self) -> PointsmanError | None:
         """What went wrong on the connection, if that is what did."""
-        return None if self.relay is None else self.relay.error
+        return self.trouble if self.relay is None else self.relay.error

@@ -103,6 +103,7 @@ class Frontend:
             guards=settings.guards,
             retry_share=settings.failover.retry_share,
             health=settings.health,
+            transfer=settings.transfer,
             link_priors=settings.link_priors,
         )
         self.kv_links = LinkFeed(self.emit, lambda: self.ledger.timing, self._clock)

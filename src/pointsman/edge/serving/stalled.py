@@ -7,14 +7,19 @@ minutes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.fault import Fault
 from pointsman.core.model.view import Exclusion
+from pointsman.core.model.worker import WorkerId
 from pointsman.edge.serving.attempt import Attempt
+from pointsman.edge.serving.breaks import NotMovedError
 from pointsman.edge.serving.elsewhere import Elsewhere
 from pointsman.edge.serving.exchange import Exchange
+from pointsman.edge.serving.legs.legs import Legs
+from pointsman.edge.serving.legs.split import Split
+from pointsman.edge.serving.legs.why import Why
 from pointsman.edge.serving.retries import MOST_RESENDS
 
 UNREACHABLE_AFTER_S = 1.0
@@ -26,8 +31,9 @@ NOT_SERVING_AFTER_S = 5.0
 class Stalled:
     """Of one front end; `look` is called about every second."""
 
-    def __init__(self, ledger: Ledger, elsewhere: Elsewhere) -> None:
+    def __init__(self, ledger: Ledger, elsewhere: Elsewhere, legs: Legs) -> None:
         self._ledger = ledger
+        self._legs = legs
         self._elsewhere = elsewhere
         self._known: dict[Attempt, tuple[int, float]] = {}
         """Answers at workers that were given up → events so far, and since when there were no more."""
@@ -40,6 +46,8 @@ class Stalled:
         moved = 0
         for exchange in list(running):
             worker, relay = exchange.worker, exchange.relay
+            if exchange.split is not None and not exchange.split.done:
+                moved += self._other_stalled(exchange, exchange.split, exclusions)
             if worker is None or relay is None or relay.done.done():
                 continue
             limit_s = _limit_s(exclusions.get(worker))
@@ -57,6 +65,18 @@ class Stalled:
                 relay.interrupt(reason, Fault.LATE, goes_on=True)
                 moved += 1
         return moved
+
+    def _other_stalled(self, exchange: Exchange, split: Split, exclusions: Mapping[WorkerId, Exclusion]) -> bool:
+        """What is to come from a second engine that was given up is computed where the request is answered."""
+        other = split.other.worker
+        exclusion = exclusions.get(other)
+        limit_s = _limit_s(exclusion)
+        waits_for = split.calling if exchange.waits_for_leg else exchange.relay
+        if limit_s is None or waits_for is None or waits_for.idle_s < limit_s:
+            return False
+        why = "it left" if exclusion is None else exclusion.text
+        reason = f"nothing came for {waits_for.idle_s:.1f} s, and {other} is given up ({why})"
+        return self._legs.give_up(exchange, split, NotMovedError(reason, Why.GIVEN_UP, Fault.LATE))
 
     def _eventless_s(self, relay: Attempt, known: tuple[int, float] | None) -> float:
         """For how long it has been seen to get no event, whatever bytes came."""

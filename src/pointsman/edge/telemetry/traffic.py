@@ -37,6 +37,14 @@ class Traffic:
     """Streams with a defect, by which: see Defect in serving/attempt."""
     missing_usage: int = 0
     """Finished answers in which the engine reported no usage."""
+    transfers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(kind, outcome) of requests whose KV was moved between engines, or was to be: see serving/legs."""
+    transfer_fallbacks: Counter[str] = field(default_factory=Counter)
+    """Requests whose KV was to be moved and was not, by reason: see serving/legs/why."""
+    transfer_bytes: int = 0
+    """Moved, as engines told."""
+    transfer_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
+    """What moving took, as engines told."""
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
     itl_s: Histogram = field(default_factory=lambda: Histogram(ITL_BUCKETS_S))
     """Mean time between the events of one stream, one observation a stream."""

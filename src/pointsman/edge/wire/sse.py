@@ -145,7 +145,7 @@ class StreamScanner:
                 self.done = True
                 self.events -= found
         if b"error" in block and not self.error:
-            self.error = _has_error(block)
+            self.error = has_error(block)
             self.blames_request = self.error and _blames_request(block)
         if b'"usage"' in block and USAGE_OBJECT.search(block) is not None:
             return self._scan_usage(block)
@@ -189,7 +189,7 @@ def _count_done(block: bytes) -> int:
     return found
 
 
-def _has_error(block: bytes) -> bool:
+def has_error(block: bytes) -> bool:
     """Whether an event is named `error`, or is JSON with an `error` that is not null or with `"object": "error"`."""
     if _ERROR_TYPE.search(block) is not None:
         return True
@@ -200,7 +200,7 @@ def _has_error(block: bytes) -> bool:
 
 
 def _blames_request(block: bytes) -> bool:
-    events = [event for event in _EVENT_END.split(block) if b"error" in event and _has_error(event)]
+    events = [event for event in _EVENT_END.split(block) if b"error" in event and has_error(event)]
     try:
         answer = _error_decoder.decode(event_data(events[0]))
         code = _code_decoder.decode(answer.error).code if bytes(answer.error)[:1] == b"{" else answer.code

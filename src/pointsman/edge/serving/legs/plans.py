@@ -1,0 +1,49 @@
+"""What plans with two workers mean to the ledger, and what of them is open to one request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pointsman.core.ledger.events import PrefillLeg, PullLeg
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.plan import Aggregate, Disaggregate
+from pointsman.core.model.transfer import TransferMode
+from pointsman.core.model.view import STAGE_PREFILL, Column, Exclusion, FleetView
+from pointsman.edge.serving.exchange import Exchange
+
+
+def for_this_request(view: FleetView, exchange: Exchange) -> FleetView:
+    """The view where KV can't be moved for this request, or only from the worker that its header names."""
+    if exchange.whole or exchange.responder.started:
+        return replace(view, transfer=replace(view.transfer, mode=TransferMode.OFF))
+    pinned = exchange.pinned_prefill
+    if pinned is None or pinned not in view.workers:
+        return view
+    row = view.workers.index(pinned)
+    stages, exclusion = view.table[Column.STAGES], view.table[Column.EXCLUSION]
+    others = np.arange(len(view)) != row
+    stages[others] &= ~STAGE_PREFILL
+    if exclusion[row] == Exclusion.PINNED_ELSEWHERE:  # that is said of who answers
+        exclusion[row] = Exclusion.ROLE
+    return replace(view, transfer=replace(view.transfer, mode=TransferMode.ALWAYS))
+
+
+def for_one_worker(decision: Decision) -> Decision:
+    """The same, but that the worker that answers computes all of it, whatever the policy wanted."""
+    plan = decision.plan
+    if isinstance(plan, Disaggregate):
+        return replace(decision, plan=Aggregate(plan.decode))
+    return replace(decision, plan=Aggregate(plan.worker)) if isinstance(plan, Aggregate) and plan.pull else decision
+
+
+def legs_of(decision: Decision) -> tuple[PrefillLeg | None, PullLeg | None]:
+    """What the ledger is told beside the worker that answers. A pull by a prefill leg is not carried out."""
+    plan, view = decision.plan, decision.view
+    if isinstance(plan, Disaggregate):
+        row = view.workers.index(plan.prefill)
+        cached = int(view.table[Column.CACHED_TOKENS, row])
+        return PrefillLeg(plan.prefill, cached, bool(view.table[Column.EXACT, row])), None
+    pull = plan.pull if isinstance(plan, Aggregate) else None
+    return None, None if pull is None else PullLeg(pull.source, pull.tokens)

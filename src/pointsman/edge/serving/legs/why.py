@@ -1,0 +1,33 @@
+"""Why KV was not moved after all, as metrics name it, and what that depends on."""
+
+from __future__ import annotations
+
+import enum
+
+from pointsman.core.model.fault import Fault
+
+
+class Why(enum.StrEnum):
+    """Reasons beside the faults of the second engine, which have their own names (`Fault`)."""
+
+    REFUSED = "refused"
+    """The request can't be split: it was decided again for one engine."""
+    UNUSABLE = "unusable_answer"
+    """The prefill leg was answered, but not with what the other leg needs."""
+    NOTHING_HELD = "nothing_held"
+    """The worker that held the beginning of the prompt has dropped it, or keeps nothing for others."""
+    GIVEN_UP = "worker_given_up"
+    """The worker that has the KV was thought dead before all of it had come."""
+    DRAINED = "worker_drains"
+    """The worker that has the KV was to be free."""
+    DECODE_REFUSED = "decode_refused"
+    """The worker that answers did not go on from what another one computed."""
+
+
+LEFT_TO_THE_CLIENT = frozenset(range(400, 500)) - {401, 407, 408, 429}
+"""Statuses of a prefill leg that the client caused. The others are about our key, or the engine's load."""
+
+NOT_OF_THE_TRANSFER = frozenset(
+    (Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.OVERLOADED, Fault.LOST, Fault.LATE),
+)
+"""Faults of the engine that answers which have nothing to do with KV of others."""
