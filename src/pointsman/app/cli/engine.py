@@ -12,6 +12,7 @@ import msgspec
 from pointsman.app.cli.descriptors import raise_descriptor_limit
 from pointsman.app.cli.engine_embedded import serve_embedded
 from pointsman.app.cli.engine_join import JoinFlags, join_options, serve_joined
+from pointsman.app.cli.engine_transfers import TRANSFER_OPTIONS, transfer_options
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.app.cli.signals import Signals
@@ -36,7 +37,7 @@ _EVENTS = frozenset(("kv_events", "replay", "topic", "dp_rank", "replay_batches"
 _OPTIONS_OF = {
     "local": {"threads", "slots", "context_tokens"},
     "sim": {"profile", "speedup", "loras", "default_output_tokens", *_SCHEDULED, *_EVENTS},
-    "embedded": {"threads", "served_name", *_SCHEDULED, *_EVENTS},
+    "embedded": {"threads", "served_name", *_SCHEDULED, *_EVENTS, *TRANSFER_OPTIONS},
 }
 """Options that not every kind takes."""
 
@@ -97,6 +98,7 @@ _OPTIONS_OF = {
     type=int,
     help="sim: for what faults draw at random (0). embedded: for requests without a seed; default: chance.",
 )
+@transfer_options
 @join_options
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
 def engine(kind: str, host: str, port: int, model: str | None, log_level: str, **options: Any) -> int:

@@ -10,6 +10,7 @@ import click
 
 from pointsman.app.cli.descriptors import raise_descriptor_limit
 from pointsman.app.cli.engine_join import JoinFlags, serve_joined
+from pointsman.app.cli.engine_transfers import take_transfer_settings
 from pointsman.app.cli.model_places import model_places
 from pointsman.app.cli.signals import Signals
 from pointsman.app.cli.up_display import Display
@@ -31,7 +32,8 @@ async def serve_embedded(
         given["event_form"] = EventForm(given["event_form"])
     if model is not None:
         given["model"] = await _place_of(model)
-    server = EmbeddedServer(EmbeddedSettings(host=host, port=port, **given))
+    transfer = take_transfer_settings(given)
+    server = EmbeddedServer(EmbeddedSettings(host=host, port=port, transfer=transfer, **given))
     raise_descriptor_limit()
     try:
         await server.start()

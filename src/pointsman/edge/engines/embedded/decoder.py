@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 
 from pointsman.edge.engines.embedded.attention import attend
 from pointsman.edge.engines.embedded.batch import Batch, Part, lay_out
+from pointsman.edge.engines.embedded.fingerprint import fingerprint
 from pointsman.edge.engines.embedded.kv_blocks import SPAN_TOKENS, KvBlocks
 from pointsman.edge.engines.embedded.linear import TILE_ROWS, padded, rows_are_alike, tile_rows, times
 from pointsman.edge.engines.embedded.model_config import ModelConfig
@@ -26,6 +28,11 @@ class Decoder:
         self._scale = np.float32(1 / math.sqrt(config.head_dim))
         self.tile = self._tile()
         """Rows that are computed together."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the model; the first look takes as long as reading all its weights."""
+        return fingerprint(self.config, self._weights)
 
     def forward(self, parts: list[Part], kv: KvBlocks) -> Array:
         """Logits [wanted part, vocabulary] of those parts that want them; keys and values go to their blocks."""

@@ -39,15 +39,21 @@ class EmbeddedEngine:
     `model` counts, schedules and announces as the simulated engine does: `model.add(SampledRequest(…))`.
     """
 
-    def __init__(self, config: EngineConfig, decoder: Decoder) -> None:
-        """Raises EngineError where blocks and model do not fit together."""
+    def __init__(self, config: EngineConfig, decoder: Decoder, *, transfers: bool = False) -> None:
+        """`transfers`: KV can be moved to and from other engines. EngineError where blocks and model do not fit."""
         if config.max_model_len > decoder.config.positions:
             raise EngineError(
                 f"max_model_len is {config.max_model_len}, and the model knows {decoder.config.positions} positions"
             )
         self._scheduler = PagedScheduler(config)
         self.model = EngineModel(config, self._scheduler, ComputedSequence)
-        self.kv = KvBlocks(decoder.config, config.num_blocks, config.block_size)
+        self.kv = KvBlocks(
+            decoder.config,
+            config.num_blocks,
+            config.block_size,
+            fingerprint=decoder.fingerprint if transfers else "",
+            shared=transfers,
+        )
         self._decoder = decoder
 
     def begin(self, now_ms: float) -> Work | None:
@@ -78,6 +84,10 @@ class EmbeddedEngine:
         """Contents of a cached block; None where it is not cached."""
         block = self._scheduler.pages.of_name(block_hash)
         return None if block is None else self.kv.block(block)
+
+    def table(self, sequence: Sequence) -> list[int]:
+        """Ids of the blocks of a sequence, from its beginning."""
+        return self._scheduler.pages.table(sequence)
 
     def _put(self, work: Work, sequence: Sequence, count: int) -> None:
         assert isinstance(sequence, ComputedSequence)

@@ -8,11 +8,18 @@ from numpy.typing import NDArray
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.engines.embedded.model_config import ModelConfig
 from pointsman.edge.engines.embedded.weights import Array
+from pointsman.edge.transfer.layout import BlockLayout
+from pointsman.edge.transfer.memory import BlockMemory
 
 SPAN_TOKENS = 64
 """Attention looks at that many positions at a time, from 0 on, wherever their blocks lie."""
 NOWHERE = 0
 """A block of zeros that is nobody's: stands in tables behind the last block of a sequence."""
+
+
+def layout_of(config: ModelConfig, block_size: int, fingerprint: str) -> BlockLayout:
+    """Of the blocks of a model's KV."""
+    return BlockLayout(fingerprint, "<f4", config.layers, config.kv_heads, block_size, config.head_dim)
 
 
 class KvBlocks:
@@ -22,15 +29,20 @@ class KvBlocks:
     zeros that the system provides when they are written to: unused blocks take no memory.
     """
 
-    def __init__(self, config: ModelConfig, blocks: int, block_size: int) -> None:
+    def __init__(
+        self, config: ModelConfig, blocks: int, block_size: int, *, fingerprint: str = "", shared: bool = False
+    ) -> None:
+        """`shared`: other engines of this host can read them."""
         if block_size < 1 or SPAN_TOKENS % block_size:
             raise EngineError(f"block_size is {block_size}: it must divide {SPAN_TOKENS}")
         self.block_size = block_size
         self.blocks = blocks
         self.span_blocks = SPAN_TOKENS // block_size
         """Blocks of SPAN_TOKENS positions."""
-        shape = (blocks + 1, config.layers, 2, config.kv_heads, block_size, config.head_dim)
-        self._data = np.zeros(shape, np.float32)
+        layout = layout_of(config, block_size, fingerprint)
+        self.memory = BlockMemory(layout, blocks + 1, shared=shared)
+        """Where they lie, and NOWHERE before them."""
+        self._data: NDArray[np.float32] = self.memory.array
 
     @property
     def block_bytes(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pointsman.core.engine_model.busy import BusyShare
-from pointsman.core.engine_model.engine import EngineModel
+from pointsman.core.engine_model.engine import EngineModel, RequestRefusedError
 from pointsman.core.engine_model.events import KvEvent
 from pointsman.core.engine_model.sequence import Sequence, SequenceState
 from pointsman.core.engine_model.step import StepResult
@@ -47,6 +47,7 @@ class EmbeddedRunner:
         self._start_s = time.perf_counter()
         self._busy = BusyShare()
         self._begun_ms: float | None = None
+        self._between: list[Callable[[], None]] = []
         self._waking = False
         self._stopped = False
 
@@ -68,7 +69,12 @@ class EmbeddedRunner:
         """Queue a request with a sink for each of its sequences; raises RequestRefusedError."""
         if self.transfers is not None and request.kv_transfer_params is not None:
             request = self.transfers.prepared(request)
-        sequences = self.engine.model.add(request)
+        try:
+            sequences = self.engine.model.add(request)
+        except RequestRefusedError:
+            if self.transfers is not None:
+                self.transfers.refused(request)
+            raise
         now_s = time.perf_counter()
         for sequence, sink in zip(sequences, sinks, strict=True):
             self._live[sequence] = Live(sink, self._metrics, now_s)
@@ -82,6 +88,20 @@ class EmbeddedRunner:
             live.ended(time.perf_counter())
         if self.engine.model.abort_sequence(sequence) and self.transfers is not None:
             self.transfers.aborted(sequence)
+
+    def fail(self, sequence: Sequence, error: Exception) -> None:
+        """A sequence can't go on: it is taken out, and whoever wants its tokens is told why."""
+        live = self._live.get(sequence)
+        self.abort(sequence)
+        if live is not None:
+            live.sink.on_error(error)
+
+    def between_steps(self, do: Callable[[], None]) -> None:
+        """Call something now, or when the step that is being computed has ended: no block is half done then."""
+        if self._begun_ms is None:
+            do()
+        else:
+            self._between.append(do)
 
     def transfer_answer(self, sequences: list[Sequence]) -> Mapping[str, object] | None:
         """What the answer to a request with `kv_transfer_params` says of its KV."""
@@ -113,6 +133,8 @@ class EmbeddedRunner:
             return
         now_ms = self.now_ms()
         work = self.engine.begin(now_ms)
+        if self.transfers is not None and (reserved := self.engine.model.take_reserved()):
+            self.transfers.reserved(reserved)
         if work is None:
             return
         self._begun_ms = now_ms
@@ -131,6 +153,9 @@ class EmbeddedRunner:
             self._failed(work, error)
         else:
             self._deliver(self.engine.finish(now_ms))
+        between, self._between = self._between, []
+        for do in between:
+            do()
         self._begin()
 
     def _failed(self, work: Work, error: BaseException) -> None:
@@ -141,6 +166,8 @@ class EmbeddedRunner:
         self.engine.finish(self.now_ms())
         for held in self.engine.model.requests():
             self.engine.model.abort_sequence(held)
+        if self.transfers is not None:
+            self.transfers.lost()
         self.reset_prefix_cache()
         lost, self._live = self._live, {}
         for live in lost.values():
@@ -149,6 +176,8 @@ class EmbeddedRunner:
     def _deliver(self, result: StepResult) -> None:
         if result.events:
             self._publish(result.events)
+        if self.transfers is not None and result.finished:
+            self.transfers.finished(result.finished)
         now_s = time.perf_counter()
         for sequence, _ in result.tokens:
             live = self._live.get(sequence)

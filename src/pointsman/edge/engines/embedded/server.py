@@ -5,32 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
 
 from pointsman.edge.engines.embedded.blas_threads import limit_blas_threads
-from pointsman.edge.engines.embedded.kv_seam import KvTransfers
+from pointsman.edge.engines.embedded.kv_transfers import EmbeddedTransfers, make_transfers
 from pointsman.edge.engines.embedded.loaded_model import LoadedModel, load_model
 from pointsman.edge.engines.embedded.settings import EmbeddedSettings
 from pointsman.edge.engines.embedded.state import EmbeddedState
 from pointsman.edge.engines.openai_server.api_routes import ApiRoutes
 from pointsman.edge.engines.openai_server.event_publisher import EventPublisher
-from pointsman.edge.engines.openai_server.listener import Listener
+from pointsman.edge.engines.openai_server.listener import Listener, Routes
 
 _log = logging.getLogger("pointsman.engines.embedded")
 
-MakeTransfers = Callable[[EmbeddedState], Coroutine[None, None, KvTransfers]]
-"""Makes what moves KV, once the model is loaded."""
 _LOADING = "this engine loads its model; ask again soon"
 
 
 class EmbeddedServer:
     """One engine that listens. `await start()`, then `await load()`; `await close()`."""
 
-    def __init__(self, settings: EmbeddedSettings, make_transfers: MakeTransfers | None = None) -> None:
+    def __init__(self, settings: EmbeddedSettings) -> None:
         self.settings = settings
         self._publisher = EventPublisher(settings.events())
-        self._make_transfers = make_transfers
         self._state: EmbeddedState | None = None
+        self._transfers: EmbeddedTransfers | None = None
         self._listener = Listener(settings.host, settings.port, {})
         self._listener.unready = _LOADING
 
@@ -69,11 +66,17 @@ class EmbeddedServer:
         began_s = time.perf_counter()
         if model is None:
             model = await asyncio.to_thread(load_model, self.settings.model)
+        transfer = self.settings.transfer
+        if transfer is not None:
+            # Made once, here, since it reads all weights.
+            await asyncio.to_thread(getattr, model.decoder, "fingerprint")
         state = EmbeddedState(self.settings, model, self._publisher)
-        if self._make_transfers is not None:
-            state.runner.transfers = await self._make_transfers(state)
+        more: Routes = {}
+        if transfer is not None:
+            self._transfers = await make_transfers(state, transfer)
+            state.transfer_metrics = self._transfers.metrics
+            more = self._transfers.routes()
         self._state = state
-        more = {} if state.runner.transfers is None else state.runner.transfers.routes()
         self._listener.routes = {**ApiRoutes(state).table(), **more}
         self._listener.unready = None
         config = state.config
@@ -92,8 +95,8 @@ class EmbeddedServer:
         """Stop listening, cut what is being answered, close all sockets. May be called twice."""
         await self._listener.hang_up()
         if self._state is not None:
-            if self._state.runner.transfers is not None:
-                await self._state.runner.transfers.close()
+            if self._transfers is not None:
+                await self._transfers.close()
             await self._state.runner.stop()
         self._publisher.close()
 

@@ -10,6 +10,7 @@ from pointsman.core.timing.step import StepCoefficients
 from pointsman.edge.engines.embedded.kv_blocks import SPAN_TOKENS
 from pointsman.edge.engines.embedded.loaded_model import DEFAULT_MODEL
 from pointsman.edge.engines.embedded.model_config import ModelConfig
+from pointsman.edge.engines.embedded.transfer_settings import USUAL_TRANSFERS, TransferSettings
 from pointsman.edge.engines.openai_server.event_publisher import EventSettings
 from pointsman.edge.wire.kv_events import EventForm
 
@@ -56,6 +57,9 @@ class EmbeddedSettings:
     """Threads of the matrix library."""
     seed: int | None = None
     """From which requests without a seed of their own get theirs; None: from chance."""
+
+    transfer: TransferSettings | None = USUAL_TRANSFERS
+    """How it moves KV to and from other engines; None: not at all."""
 
     def __post_init__(self) -> None:
         if self.block_size < 1 or SPAN_TOKENS % self.block_size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client.metrics_core import Metric
 
@@ -36,6 +36,8 @@ class EmbeddedState:
         self.names = ServedNames(settings.served_name or model.name, root=model.root)
         self.text: ServedText = model.text
         self.json_texts = JsonTexts()
+        self.transfer_metrics: Callable[[], Iterable[Metric]] | None = None
+        """Of KV that moves, if any does."""
         self.unready = False
         """`/health` says 503."""
         self.refusing = False
@@ -50,8 +52,9 @@ class EmbeddedState:
             defaults=model.defaults,
             draw_seed=lambda: chance.getrandbits(63),
         )
+        engine = EmbeddedEngine(self.config, model.decoder, transfers=settings.transfer is not None)
         self.metrics = ServerMetrics(time.time())
-        self.runner = EmbeddedRunner(EmbeddedEngine(self.config, model.decoder), self._publish, self.metrics)
+        self.runner = EmbeddedRunner(engine, self._publish, self.metrics)
 
     @property
     def ready(self) -> bool:
@@ -61,8 +64,8 @@ class EmbeddedState:
     def more_metrics(self) -> Iterable[Metric]:
         """How busy it is, and what is told of KV that moves."""
         yield busy_gauge(BUSY, self.names, self.settings.dp_rank, self.runner.busy)
-        if self.runner.transfers is not None:
-            yield from self.runner.transfers.metrics()
+        if self.transfer_metrics is not None:
+            yield from self.transfer_metrics()
 
     def _publish(self, events: list[KvEvent]) -> None:
         self.publisher.publish(events)
