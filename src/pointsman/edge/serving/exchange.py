@@ -77,7 +77,8 @@ class Exchange:
     whole: str = ""
     """Why KV is not moved for it any more; empty: it may be."""
     pinned_prefill: WorkerId | None = None
-    """Set by the debug header `x-pointsman-prefill-worker`: only this worker may compute its prompt for another one."""
+    """Set by the debug header `x-pointsman-prefill-worker`: this worker alone may compute its prompt for another one,
+    and it does where the two can pass KV on."""
     legs: LegsTold | None = None
     """What came of moving KV for it."""
     record: DecisionRecord | None = None

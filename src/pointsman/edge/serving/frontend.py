@@ -36,6 +36,7 @@ from pointsman.edge.serving.health_metrics import HealthCollector
 from pointsman.edge.serving.health_watch import HealthWatch
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
+from pointsman.edge.serving.legs.metrics import TransferCollector
 from pointsman.edge.serving.link_feed import LinkFeed
 from pointsman.edge.serving.link_metrics import LinkCollector
 from pointsman.edge.serving.link_routes import LinkRoutes
@@ -208,6 +209,7 @@ class Frontend:
                 OverloadCollector(self._server, self.drains, self.shutdown, lambda: self._ticks.late_s, self.reloads),
                 ReplicaCollector(self.replication, self.ledger.snapshot),
                 TenancyCollector(self.tenancy),
+                TransferCollector(self.traffic),
                 DiscoveryCollector(self.engines),
                 self.certificates,
                 self.admin_auth,

@@ -28,6 +28,7 @@ from pointsman.edge.wire.http1_responder import Responder
 
 EXPLAIN_HEADER = b"x-pointsman-explain"
 WORKER_HEADER = b"x-pointsman-worker"
+PREFILL_WORKER_HEADER = b"x-pointsman-prefill-worker"
 MIGRATION_HEADER = b"x-pointsman-migration"
 REQUEST_ID_HEADER = b"x-request-id"
 MAX_REQUEST_ID_BYTES = 128
@@ -119,7 +120,7 @@ class Intake:
             api=_APIS.get(route, ""),
             max_output_tokens=body.max_output_tokens,
             slo=slo,
-            pinned_worker=self._pinned(incoming, body.model),
+            pinned_worker=self._pinned(incoming, body.model, WORKER_HEADER),
         )
         migration, stays = self._migration(route, body, incoming)
         return Exchange(
@@ -133,6 +134,7 @@ class Intake:
             migration=migration,
             stays=stays,
             tries=Tries(settings.failover.of_route(route).retries),
+            pinned_prefill=self._pinned(incoming, body.model, PREFILL_WORKER_HEADER),
             explain=settings.debug_headers and incoming.header(EXPLAIN_HEADER) == b"1",
             deadline_s=None if settings.total_timeout_s is None else loop_time_s + settings.total_timeout_s,
         )
@@ -170,10 +172,10 @@ class Intake:
         seed = salt_seed(body.model.encode(), (tenant or "").encode(), *body.salt)
         return text_block_keys(body.prompt, block_bytes, seed)
 
-    def _pinned(self, incoming: IncomingRequest, model: str) -> WorkerId | None:
+    def _pinned(self, incoming: IncomingRequest, model: str, header: bytes) -> WorkerId | None:
         if not self.settings.debug_headers:
             return None
-        named = incoming.header(WORKER_HEADER)
+        named = incoming.header(header)
         if named is None:
             return None
         workers = self._ledger.models().get(model, ())
@@ -181,8 +183,8 @@ class Intake:
         if worker not in workers:
             raise BadRequest(
                 400,
-                f"header x-pointsman-worker: {worker!r} does not serve {model!r}; those who do: {', '.join(workers)}",
-                "x-pointsman-worker",
+                f"header {header.decode()}: {worker!r} does not serve {model!r}; those who do: {', '.join(workers)}",
+                header.decode(),
                 "unknown_worker",
             )
         return worker

@@ -159,6 +159,18 @@ WORKER_PROMPT = Metric(
     "pointsman_worker_prompt_tokens", "Prompt tokens of requests for which the worker reported what was cached."
 )
 
+TRANSFERS = Metric(
+    "pointsman_transfers",
+    "Requests whose KV was to be moved between engines, by kind (apart: a prefill elsewhere; pull: blocks that another "
+    "engine held) and outcome: moved, answered (by the prefill leg), fallback, failed, cancelled.",
+)
+TRANSFER_FALLBACKS = Metric(
+    "pointsman_transfer_fallbacks",
+    "Requests whose KV was to be moved and whose prompt was computed where they were answered after all, by reason.",
+)
+TRANSFER_BYTES = Metric("pointsman_transfer_bytes", "KV moved between engines for requests, where engines told.")
+TRANSFER_TIME = Metric("pointsman_transfer_seconds", "What moving KV took for a request, where engines told.")
+
 REPLICAS = Metric(
     "pointsman_replicas", "Other front ends that are heard, by whether all that they told is known or was asked for."
 )

@@ -37,7 +37,35 @@ _CHECKED_BYTES = 1024 * 1024
 would keep everybody else waiting for seconds."""
 
 
-class _Generation(msgspec.Struct, kw_only=True):
+class BetweenEngines(msgspec.Struct, kw_only=True):
+    """Fields by which engines pass KV on. Only the front end sets them: who may name an engine to read from, or a place
+    in its memory, could have what belongs to others, or make engines call anybody.
+    """
+
+    kv_transfer_params: Raw | UnsetType = UNSET
+    bootstrap_host: Raw | UnsetType = UNSET
+    bootstrap_port: Raw | UnsetType = UNSET
+    bootstrap_room: Raw | UnsetType = UNSET
+    disaggregated_params: Raw | UnsetType = UNSET
+
+    def refuse(self) -> None:
+        """Raises BadRequest for a field that is set; null is as good as absent."""
+        if (
+            self.kv_transfer_params is UNSET
+            and self.bootstrap_room is UNSET
+            and self.disaggregated_params is UNSET
+            and self.bootstrap_host is UNSET
+            and self.bootstrap_port is UNSET
+        ):
+            return
+        for field in msgspec.structs.fields(BetweenEngines):
+            value = getattr(self, field.name)
+            if isinstance(value, Raw) and bytes(value) != b"null":
+                message = f"{field.name}: is between engines, and set by the front end alone; remove it"
+                raise BadRequest(400, message, field.name, "field_not_allowed")
+
+
+class _Generation(BetweenEngines, kw_only=True):
     """Fields that chat and completions share."""
 
     model: str
@@ -117,7 +145,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     user: str | None = None
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True):
+class ResponsesRequest(BetweenEngines, kw_only=True):
     """Body of `/v1/responses`."""
 
     model: str
@@ -145,6 +173,7 @@ _token_id_lists = msgspec.json.Decoder(list[list[int]])
 def parse_chat(body: bytes) -> ChatRequest:
     """Check a chat request. Raises BadRequest."""
     request = decode(_chat, body)
+    request.refuse()
     _check_messages(request.messages, body)
     _check_stream_options(request)
     return request
@@ -153,6 +182,7 @@ def parse_chat(body: bytes) -> ChatRequest:
 def parse_completion(body: bytes) -> CompletionRequest:
     """Check a completion request. Raises BadRequest."""
     request = decode(_completion, body)
+    request.refuse()
     _check_stream_options(request)
     count = vars(request)["prompt_count"] = _count_prompts(request.prompt, body)
     if count < 1:
@@ -167,7 +197,9 @@ def parse_embedding(body: bytes) -> EmbeddingRequest:
 
 def parse_responses(body: bytes) -> ResponsesRequest:
     """Check a request to the responses API. Raises BadRequest."""
-    return decode(_responses, body)
+    request = decode(_responses, body)
+    request.refuse()
+    return request
 
 
 def _check_messages(messages: Raw, body: bytes) -> None:

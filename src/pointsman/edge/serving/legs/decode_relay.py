@@ -23,7 +23,7 @@ class DecodeRelay(Relay):
     __slots__ = ("_ends", "_first")
 
     def refuse(self, error: PointsmanError) -> bool:
-        """The engine waits for what will not come: it sees its client leave. False: its answer has begun, or it ended."""
+        """The engine waits for what will not come: it sees its client leave. False: it answers, or has ended."""
         if self.done.done() or self.begun:
             return False
         if self._connection is not None:
