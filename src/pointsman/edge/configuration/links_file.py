@@ -15,7 +15,7 @@ from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.conflict import KeyConflictError
 from pointsman.edge.configuration.loader import load_text, read_text
 
-VERSION = 1
+VERSION: Literal[1] = 1
 _MOST_BYTES = 64 * 2**20
 _HEAD = "# Links between machines, measured by `pointsman doctor links`; for `links: {file: …}` of the front end.\n"
 

@@ -18,8 +18,6 @@ _SHARE_OF_SIBLINGS = 1 / 3
 _SHARE_OF_BACK = 1 / 3
 """Of the other direction of the same link."""
 _FEWEST_SIBLINGS = 3
-_FEWEST_OF_A_NODE = 4
-"""Directions of one machine that make a pattern: to and from two others."""
 _SHARE_OF_PORTS = 0.5
 """A port whose own word is below that of what the others say."""
 _STEPS_GBIT = (0.01, 0.1, 1.0, 2.5, 5.0, 10.0, 25.0, 40.0, 50.0, 100.0)
@@ -40,23 +38,19 @@ class Finding:
 
 def verdicts(directions: Sequence[Direction]) -> tuple[Finding, ...]:
     """All that is wrong with what was measured; each link is named once, by the most telling reason."""
-    ports = _ports(directions)
-    found: list[Finding] = list(ports)
-    named = {link for finding in found for link in finding.links}
-    slow: list[tuple[Direction, str]] = []
-    for direction in directions:
-        key = (direction.source, direction.target)
-        text = None if key in named else _below_nominal(direction)
-        text = text or (None if key in named else _below_siblings(direction, directions))
-        if text is not None:
-            slow.append((direction, text))
-            named.add(key)
-    for direction in directions:
-        text = None if (direction.source, direction.target) in named else _below_back(direction, directions)
-        if text is not None:
-            slow.append((direction, text))
-    found += _of_whole_nodes(slow, directions) or [Finding(text, ((d.source, d.target),)) for d, text in slow]
+    found = _ports(directions)
+    found += _slow_machines(directions, _named(found))
+    for judge in (_below_nominal, _below_siblings, _below_back):
+        named = _named(found)
+        rest = [d for d in directions if (d.source, d.target) not in named]
+        found += [
+            Finding(text, ((d.source, d.target),)) for d in rest if (text := judge(d, rest, directions)) is not None
+        ]
     return tuple(found)
+
+
+def _named(found: Sequence[Finding]) -> set[tuple[str, str]]:
+    return {link for finding in found for link in finding.links}
 
 
 def nominal_gbit_per_s(direction: Direction) -> float | None:
@@ -96,35 +90,49 @@ def _ports(directions: Sequence[Direction]) -> list[Finding]:
     return found
 
 
-def _below_nominal(direction: Direction) -> str | None:
+def _slow_machines(directions: Sequence[Direction], named: set[tuple[str, str]]) -> list[Finding]:
+    """Machines whose best link is far slower than the best of the others."""
+    touching: dict[str, list[Direction]] = {}
+    for direction in directions:
+        if direction.probe.transport == TCP and (direction.source, direction.target) not in named:
+            touching.setdefault(direction.source, []).append(direction)
+            touching.setdefault(direction.target, []).append(direction)
+    best = {node: max(d.largest.gb_per_s for d in its) for node, its in touching.items()}
+    found = []
+    for node, its in sorted(touching.items()):
+        others = [rate for other, rate in best.items() if other != node]
+        if len(others) < 2 or best[node] >= _SHARE_OF_SIBLINGS * median(others):
+            continue
+        text = (
+            f"{node}: all {len(its)} links from and to it are slow, {_rate(best[node])} at best where other machines "
+            f"reach {_rate(median(others))}: its port or path; {_why(best[node])}"
+        )
+        found.append(Finding(text, tuple((d.source, d.target) for d in its)))
+    return found
+
+
+def _below_nominal(direction: Direction, rest: Sequence[Direction], all_: Sequence[Direction]) -> str | None:
     nominal = nominal_gbit_per_s(direction)
-    if nominal is None:
-        return None
     rate = direction.largest.gb_per_s
-    share = rate * 8 / nominal
-    if rate * 8 >= _SHARE_OF_NOMINAL * min(nominal, _MOST_NOMINAL_GBIT):
+    if nominal is None or rate * 8 >= _SHARE_OF_NOMINAL * min(nominal, _MOST_NOMINAL_GBIT):
         return None
-    name = _slower_end(direction)
-    return (
-        f"{_way(direction)}: {_rate(rate)} over {name}, which says {nominal:g} Gb/s: {100 * share:.2g} %; {_why(rate)}"
-    )
+    said = f"{_rate(rate)} over {_slower_end(direction)}, which says {nominal:g} Gb/s"
+    return f"{_way(direction)}: {said}: {100 * rate * 8 / nominal:.2g} %; {_why(rate)}"
 
 
-def _below_siblings(direction: Direction, directions: Sequence[Direction]) -> str | None:
-    others = [
-        other.largest.gb_per_s
-        for other in directions
-        if other is not direction and other.probe.transport == direction.probe.transport
-    ]
+def _below_siblings(direction: Direction, rest: Sequence[Direction], all_: Sequence[Direction]) -> str | None:
+    alike = [d for d in rest if d.probe.transport == direction.probe.transport and d is not direction]
     rate = direction.largest.gb_per_s
-    if len(others) < _FEWEST_SIBLINGS or rate >= _SHARE_OF_SIBLINGS * median(others):
+    if len(alike) < _FEWEST_SIBLINGS:
         return None
-    usual = median(others)
+    usual = median(d.largest.gb_per_s for d in alike)
+    if rate >= _SHARE_OF_SIBLINGS * usual:
+        return None
     return f"{_way(direction)}: {_rate(rate)}, others have {_rate(usual)}: {100 * rate / usual:.2g} %; {_why(rate)}"
 
 
-def _below_back(direction: Direction, directions: Sequence[Direction]) -> str | None:
-    back = next((d for d in directions if (d.source, d.target) == (direction.target, direction.source)), None)
+def _below_back(direction: Direction, rest: Sequence[Direction], all_: Sequence[Direction]) -> str | None:
+    back = next((d for d in all_ if (d.source, d.target) == (direction.target, direction.source)), None)
     rate = direction.largest.gb_per_s
     if back is None or rate >= _SHARE_OF_BACK * back.largest.gb_per_s:
         return None
@@ -132,29 +140,6 @@ def _below_back(direction: Direction, directions: Sequence[Direction]) -> str | 
         f"{_way(direction)}: {_rate(rate)}, but {_rate(back.largest.gb_per_s)} the other way: duplex, a full or lossy "
         "path of one direction? Look at errors and drops of both ports (`ip -s link`)"
     )
-
-
-def _of_whole_nodes(slow: list[tuple[Direction, str]], directions: Sequence[Direction]) -> list[Finding] | None:
-    """One finding for a machine all of whose links are slow, while the others' are not; None: there is no such one."""
-    bad = {(direction.source, direction.target): text for direction, text in slow}
-    nodes = {node for direction in directions for node in (direction.source, direction.target)}
-    touching = {node: [d for d in directions if node in (d.source, d.target)] for node in sorted(nodes)}
-    whole = [
-        node
-        for node, links in touching.items()
-        if len(links) >= _FEWEST_OF_A_NODE and all((d.source, d.target) in bad for d in links)
-    ]
-    if not whole or len(whole) == len(nodes):
-        return None
-    found, told = [], set[tuple[str, str]]()
-    for node in whole:
-        its = [link for link in bad if node in link and link not in told]
-        if its:
-            told.update(its)
-            text = f"all {len(its)} links from and to {node} are slow, so it is that machine's port or path; such as "
-            found.append(Finding(text + bad[its[0]], tuple(its)))
-    found += [Finding(text, (link,)) for link, text in bad.items() if link not in told]
-    return found
 
 
 def _why(gb_per_s: float) -> str:

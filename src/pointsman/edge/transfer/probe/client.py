@@ -137,12 +137,14 @@ class _Probe:
             size = wanted
             if samples:
                 fits = int(samples[-1].size_bytes / samples[-1].took_ms * size_s * 1000)
-                if fits < wanted:
-                    size = fits
+                size = min(wanted, fits)
+                if size < wanted:
+                    most = max(size, samples[-1].size_bytes)
+                    self.notes.append(
+                        f"{way}: more than {most / 1e6:.3g} MB at once would have taken longer than {size_s:g} s"
+                    )
                     if size < 2 * samples[-1].size_bytes:
-                        self.notes.append(f"{way}: {wanted} bytes and more would have taken too long")
                         return
-                    self.notes.append(f"{way}: {size} bytes instead of {wanted}, which would have taken too long")
             if self.transport != TCP:
                 size = blocks_of(size) * UNIT_BYTES
             took_ms: list[float] = []
@@ -156,6 +158,8 @@ class _Probe:
                 if now_s - began_s + took_ms[-1] / 1000 > size_s:
                     break
             samples.append(Sample(size, median(took_ms), len(took_ms)))
+            if size < wanted:
+                return
 
     async def send(self, size_bytes: int) -> None:
         """To the other side."""
