@@ -32,6 +32,8 @@ class Alone(NamedTuple):
     """The same with the request."""
     beside_ms: Floats
     """Its answer for those who decode beside it."""
+    waited_ms: Floats
+    """What those lose who come to the worker until it is through with the prompt."""
     full: Floats
     """What the cache's room is worth there, of the full price."""
     again: float
@@ -67,11 +69,12 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     full = fullness(caches)
     beside_token_ms = times.b + times.c * own_context
     beside_ms = beside * beside_token_ms
+    waited_ms = coming_per_ms * ttft_ms * ttft_ms
     completion_ms = ttft_ms + max(0.0, output - 1) * decode_step_ms
     terms = {
         "ttft_ms": ttft_ms,
         "completion_ms": completion_ms,
-        "slowdown_ms": beside_ms + coming_per_ms * ttft_ms * ttft_ms,
+        "slowdown_ms": beside_ms + waited_ms,
         "eviction_ms": again * times.d * room_tokens(request, view, load) * full,
     }
     placement = placement_ms(request, view, load, caches, rows, output * beside_token_ms, (2 + again) * whole)
@@ -90,7 +93,9 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     weight = view.table[Column.WEIGHT_PERMILLE]
     if np.count_nonzero(weight != ORDINARY_WEIGHT):
         terms["weight_ms"] = heaviness(weight) * total(terms)
-    return Alone(load, computed, ttft_ms, step_ms, decode_step_ms, beside_ms, full, again, coming_per_ms, terms)
+    return Alone(
+        load, computed, ttft_ms, step_ms, decode_step_ms, beside_ms, waited_ms, full, again, coming_per_ms, terms
+    )
 
 
 def heaviness(weight_permille: NDArray[np.int64]) -> Floats:
@@ -116,6 +121,12 @@ def first_token_ms(load: CostLoad, d: Floats, overhead_ms: Floats, step: Floats,
         # Everything fits into one step everywhere. The same numbers as below, with half of the array operations.
         quick: Floats = overhead_ms + busy * (step + d * load.prefill) / 2 + step + computed
         return quick
+    return stepped_ms(load, d, overhead_ms, step, computed)
+
+
+def stepped_ms(load: CostLoad, d: Floats, overhead_ms: Floats, step: Floats, computed: Floats) -> Floats:
+    """The same for prompts of any length; the arrays may have any shapes that go together."""
+    busy = np.minimum(load.there, 1.0)
     room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
     in_step = np.minimum(load.prefill, room)
     ahead = load.prefill - in_step
@@ -131,6 +142,9 @@ def joining_ms(load: CostLoad, d: Floats, overhead_ms: Floats, step: Floats, own
     It waits for half of the running step and takes part in the next one, in which prompts that wait there are computed.
     """
     busy = np.minimum(load.there, 1.0)
+    if not np.count_nonzero(load.prefill):
+        quick: Floats = overhead_ms + busy * step / 2 + own_step
+        return quick
     room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
     in_step = np.minimum(load.prefill, room)
     in_next = np.minimum(load.prefill - in_step, room)

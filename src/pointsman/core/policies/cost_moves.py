@@ -8,7 +8,7 @@ under way) / bandwidth` of the link, the bytes being those of the tokens that wh
     transfer    T; together with `ttft` the predicted time to the first token
     completion  ttft + T + what A needs for the answer
     slowdown    those who decode at A, as ever; those who come to C until it is through
-    eviction    room at A; and at C, which keeps a copy. What a worker for prefill only loses was copied to another one
+    eviction    room at A; and at C, which keeps a copy. What a worker for prompts only loses was copied to another one
                 by plans like this, so there the dearer of both counts, else their sum
     placement   as at A; with a copy at a C that decodes, too, the mean of both: who asks again goes to either
     relief      what those who decode at C wait for while it computes, less the same at the best worker alone: the gain
@@ -17,8 +17,8 @@ under way) / bandwidth` of the link, the bytes being those of the tokens that wh
     risk        what the times are expected to exceed their medians by, beyond that of the best worker alone
     slo, adapter, weight: as ever, at both
 
-Risk: actual over predicted times are taken to be lognormal with the P90 over P50 that was seen of the link and of C;
-their mean is exp(σ²/2) medians, σ = ln(P90/P50)/1.2816. It counts twice, as the wait for the first token does.
+Risk: actual over predicted times are taken to be lognormal with the P90 over P50 that was seen of the link and of C
+(core/timing/spread.py). It counts twice, as the wait for the first token does.
 """
 
 from __future__ import annotations
@@ -30,34 +30,52 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import STAGE_PREFILL, Column, FleetView
-from pointsman.core.policies.cost_alone import ORDINARY_WEIGHT, Alone, heaviness, total
-from pointsman.core.policies.cost_load import Floats
+from pointsman.core.policies.cost_alone import ORDINARY_WEIGHT, Alone, heaviness, joining_ms, stepped_ms, total
+from pointsman.core.policies.cost_load import CostLoad, Floats
 from pointsman.core.policies.cost_promises import misses_at_ms, own_misses_ms
+from pointsman.core.policies.pairs import Mask, Passing
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_rows import LinkRows
+from pointsman.core.timing.spread import mean_excess
 
 RELIEF_SHARE = 0.1
-_Z90 = 1.2816
-"""Of a normal distribution: how many standard deviations its 90th percentile is above its median."""
-_MOST_SPREAD = 4.0
-"""P90 over P50 beyond which it says that nothing is known, not that the mean is that far off."""
 
 Rows = NDArray[np.intp]
 
 
 class Scene(NamedTuple):
-    """All that plans of one decision are priced by."""
+    """All that the plans of one decision are priced by."""
 
     request: Request
     view: FleetView
     times: TimeRows
+    excess: Floats
+    """Of a worker's times to the first token: mean over median, less one."""
     links: LinkRows
+    passing: Passing
     now_ms: float
     alone: Alone
     scores: Floats
     """Of the workers alone."""
     best: int
     """Row of the best of them."""
+    fits: Mask | None
+    """Where prompt and answer have room; None: everywhere."""
+
+    @property
+    def disturbed_ms(self) -> float:
+        """What those who decode at the best worker wait for while it computes the prompt."""
+        return float(self.alone.load.decoding[self.best] * self.alone.computed_ms[self.best])
+
+    @property
+    def most_relief_ms(self) -> float:
+        """By which `relief` may move a score."""
+        return 2 * RELIEF_SHARE * float(self.alone.ttft_ms[self.best])
+
+    @property
+    def usual_risk_ms(self) -> float:
+        """What the best worker's time to the first token is expected to exceed its median by."""
+        return float(self.alone.ttft_ms[self.best] * self.excess[self.best])
 
 
 class Moves(NamedTuple):
@@ -68,16 +86,8 @@ class Moves(NamedTuple):
     gives: Rows
     """Whose KV is moved: `computes`, or the source of a pull."""
     apart: NDArray[np.bool_]
-    first_ms: Floats
-    """Until the prompt is computed, but for the transfer."""
-    joined_ms: Floats
-    """From then on until the first token; 0 for a pull."""
-    new: Floats
-    """Prompt tokens that are computed."""
-    computed_ms: Floats
-    """What these take."""
+    """Else a pull."""
     moved_tokens: NDArray[np.int64]
-    size_bytes: Floats
 
 
 class _Ratios(NamedTuple):
@@ -87,38 +97,55 @@ class _Ratios(NamedTuple):
     step_p90: Floats
 
 
+class _Computed(NamedTuple):
+    """What a plan has computed, one entry a plan."""
+
+    new: Floats
+    computed_ms: Floats
+    first_ms: Floats
+    joined_ms: Floats
+
+
+def size_bytes(scene: Scene, moves: Moves) -> Floats:
+    """That would be moved."""
+    sizes: Floats = moves.moved_tokens * scene.passing.token_bytes[moves.gives]
+    return sizes
+
+
 def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
     """By name, one value a plan; they add up to the score."""
     view, times, alone = scene.view, scene.times, scene.alone
     computes, answers, apart = moves.computes, moves.answers, moves.apart
     table = view.table
+    done = _computed(scene, moves)
     link = scene.links.of(table[Column.NODE, moves.gives], table[Column.NODE, answers])
     under_way = np.maximum(table[Column.TRANSFERS_OUT, moves.gives], table[Column.TRANSFERS_IN, answers])
-    transfer = scene.links.ms(link, moves.size_bytes, under_way)
-    output = view.outlook.output_tokens
-    decode_step = alone.decode_step_ms[answers]
-    ttft = moves.first_ms + moves.joined_ms
+    transfer = scene.links.ms(link, size_bytes(scene, moves), under_way)
+    ttft = done.first_ms + done.joined_ms
     wait = ttft + transfer
-    completion = wait + max(0.0, output - 1) * decode_step
-    held = moves.first_ms + np.where(apart, 0.0, transfer)
+    completion = wait + max(0.0, view.outlook.output_tokens - 1) * alone.decode_step_ms[answers]
+    held = done.first_ms + np.where(apart, 0.0, transfer)
     terms = {
         "ttft_ms": ttft,
         "transfer_ms": transfer,
         "completion_ms": completion,
         "slowdown_ms": alone.beside_ms[answers] + alone.coming_per_ms * held * held,
     }
-    only_prefill = table[Column.STAGES, computes] == STAGE_PREFILL
+    only_prompts = table[Column.STAGES, computes] == STAGE_PREFILL
     room = alone.terms["eviction_ms"][answers]
-    copy = np.where(apart, alone.again * times.d[computes] * moves.new * alone.full[computes], 0.0)
-    terms["eviction_ms"] = np.where(only_prefill, np.maximum(room, copy), room + copy)
+    copy = np.where(apart, alone.again * times.d[computes] * done.new * alone.full[computes], 0.0)
+    terms["eviction_ms"] = np.where(only_prompts, np.maximum(room, copy), room + copy)
     placement = alone.terms.get("placement_ms")
     if placement is not None:
         there = placement[answers]
-        terms["placement_ms"] = np.where(only_prefill, there, (there + placement[computes]) / 2)
-    terms["relief_ms"] = _relief_ms(scene, moves)
+        terms["placement_ms"] = np.where(only_prompts, there, (there + placement[computes]) / 2)
+    most = scene.most_relief_ms
+    disturbed = alone.load.decoding[computes] * done.computed_ms - scene.disturbed_ms
+    terms["relief_ms"] = np.clip(disturbed, -most, most)
     spread = scene.links.spread(link)
-    terms["risk_ms"] = _risk_ms(scene, moves, transfer, spread)
-    slo = _slo_ms(scene, moves, wait, completion, _ratios(scene, moves, ttft, transfer, spread))
+    risk = done.first_ms * scene.excess[computes] + transfer * mean_excess(spread)
+    terms["risk_ms"] = 2 * np.maximum(risk - scene.usual_risk_ms, 0.0)
+    slo = _slo_ms(scene, moves, done, wait, completion, _ratios(scene, moves, ttft, transfer, spread))
     if slo is not None:
         terms["slo_ms"] = slo
     missing = table[Column.ADAPTER_MISSING]
@@ -131,29 +158,31 @@ def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
     return terms
 
 
-def _relief_ms(scene: Scene, moves: Moves) -> Floats:
-    alone, best = scene.alone, scene.best
-    disturbed = alone.load.decoding[moves.computes] * moves.computed_ms
-    otherwise = float(alone.load.decoding[best] * alone.computed_ms[best])
-    most = 2 * RELIEF_SHARE * float(alone.ttft_ms[best])
-    relief: Floats = np.clip(disturbed - otherwise, -most, most)
-    return relief
+def has_rare_terms(scene: Scene) -> bool:
+    """Whether promises, adapters or weights play a part."""
+    return not scene.alone.terms.keys().isdisjoint(("slo_ms", "adapter_ms", "weight_ms"))
 
 
-def _risk_ms(scene: Scene, moves: Moves, transfer_ms: Floats, spread: Floats) -> Floats:
-    times, best = scene.times, scene.best
-    p50, p90 = times.ttft_p50, times.ttft_p90
-    more = moves.first_ms * _excess(p90[moves.computes] / p50[moves.computes]) + transfer_ms * _excess(spread)
-    otherwise = float(scene.alone.ttft_ms[best]) * float(_excess(p90[best : best + 1] / p50[best : best + 1])[0])
-    risk: Floats = 2 * np.maximum(more - otherwise, 0.0)
-    return risk
+def _computed(scene: Scene, moves: Moves) -> _Computed:
+    alone, times, rows = scene.alone, scene.times, moves.computes
+    load, apart = alone.load, moves.apart
+    joining = joining_ms(load, times.d, times.overhead_ms, alone.step_ms, alone.decode_step_ms)
+    held = scene.view.table[Column.CACHED_TOKENS, moves.gives]
+    new = np.where(apart, load.new[rows], np.minimum(load.new[rows], scene.request.prompt_tokens - held))
+    computed = prompt_ms(scene, times.d[rows], times.q[rows], new)
+    there = CostLoad(new, load.waiting[rows], load.decoding[rows], load.there[rows], load.prefill[rows], new)
+    first = stepped_ms(there, times.d[rows], times.overhead_ms[rows], alone.step_ms[rows], computed)
+    return _Computed(new, computed, first, np.where(apart, joining[moves.answers], 0.0))
 
 
-def _excess(spread: Floats) -> Floats:
-    """By how much the mean of a lognormal exceeds its median, as a share of it."""
-    sigma = np.log(np.clip(spread, 1.0, _MOST_SPREAD)) / _Z90
-    excess: Floats = np.expm1(sigma * sigma / 2)
-    return excess
+def prompt_ms(scene: Scene, d: Floats, q: Floats, new: Floats) -> Floats:
+    """What the last `new` tokens of the prompt take to be computed."""
+    computed = d * new
+    if np.count_nonzero(q):
+        prompt = scene.request.prompt_tokens
+        held = prompt - new
+        computed = computed + q * (prompt**2 - held * held)
+    return computed
 
 
 def _ratios(scene: Scene, moves: Moves, ttft_ms: Floats, transfer_ms: Floats, spread: Floats) -> _Ratios:
@@ -167,7 +196,9 @@ def _ratios(scene: Scene, moves: Moves, ttft_ms: Floats, transfer_ms: Floats, sp
     )
 
 
-def _slo_ms(scene: Scene, moves: Moves, wait_ms: Floats, completion_ms: Floats, ratios: _Ratios) -> Floats | None:
+def _slo_ms(
+    scene: Scene, moves: Moves, done: _Computed, wait_ms: Floats, completion_ms: Floats, ratios: _Ratios
+) -> Floats | None:
     view, alone, times = scene.view, scene.alone, scene.times
     own = own_misses_ms(
         scene.request, wait_ms, completion_ms, alone.decode_step_ms[moves.answers], ratios, scene.now_ms
@@ -177,9 +208,9 @@ def _slo_ms(scene: Scene, moves: Moves, wait_ms: Floats, completion_ms: Floats, 
     output = view.outlook.output_tokens
     answers, computes, apart = moves.answers, moves.computes, moves.apart
     before, after = alone.step_ms[answers], alone.decode_step_ms[answers]
-    computed_there = np.where(apart, 0.0, moves.computed_ms)
+    computed_there = np.where(apart, 0.0, done.computed_ms)
     price = misses_at_ms(answers, view, computed_there, output, before, after, ratios)
     step = alone.step_ms[computes]
     there = _Ratios(ratios.ttft_p50, ratios.ttft_p90, times.step_p50[computes], times.step_p90[computes])
-    price = price + apart * misses_at_ms(computes, view, moves.computed_ms, output, step, step, there)
+    price = price + apart * misses_at_ms(computes, view, done.computed_ms, output, step, step, there)
     return price if own is None else own + price

@@ -1,16 +1,18 @@
-"""Plans that move KV beside those for one worker: which are priced, which is chosen.
+"""Plans that move KV beside those for one worker: which are kept, which is chosen.
 
-All pairs of the `MOST_A_SIDE` best workers of each side are looked at, and the `KEPT` best of them priced in full
-(cost_moves.py); so it is with pulls. What would not fit where it is answered, or is larger than the operator allows, is
-shown among the plans, and can't be chosen.
+All pairs are scored (cost_pairs.py); the best `KEPT` of prefill and decode apart, and as many pulls, are plans of the
+decision. What would not fit where it is answered, or is larger than the operator allows, is shown among them, and can't
+be chosen. Terms of plans are worked out when somebody asks for them.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pointsman.core.model.decision import Decision, PlanRows
 from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull
@@ -18,13 +20,40 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.cost_alone import Alone, total
-from pointsman.core.policies.cost_apart import apart_moves
 from pointsman.core.policies.cost_load import Floats
-from pointsman.core.policies.cost_moves import Moves, Rows, Scene, move_terms
-from pointsman.core.policies.cost_pull import pull_moves
-from pointsman.core.policies.pairs import BYTES_UNKNOWN, free_tokens, needed_tokens, no_room, too_large
+from pointsman.core.policies.cost_moves import Moves, Rows, Scene, has_rare_terms, move_terms, size_bytes
+from pointsman.core.policies.cost_pairs import Pairs, apart_pairs, pull_pairs
+from pointsman.core.policies.pairs import BYTES_UNKNOWN, Mask, free_tokens, needed_tokens, no_room, passing, too_large
 from pointsman.core.policies.policy import least_row
 from pointsman.core.timing.fleet_times import FleetTimes
+
+KEPT = 12
+"""Plans of a kind that are kept."""
+KEPT_EXCLUDED = 4
+"""Plans of a kind that may not be chosen and are shown, if they would have been good."""
+
+
+class LazyTerms(Mapping[str, Floats]):
+    """Terms of plans, worked out at the first look: most decisions are never looked at."""
+
+    def __init__(self, scene: Scene, moves: Moves) -> None:
+        self._scene = scene
+        self._moves = moves
+        self._terms: dict[str, Floats] | None = None
+
+    def _made(self) -> dict[str, Floats]:
+        if self._terms is None:
+            self._terms = move_terms(self._scene, self._moves)
+        return self._terms
+
+    def __getitem__(self, name: str) -> Floats:
+        return self._made()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made())
+
+    def __len__(self) -> int:
+        return len(self._made())
 
 
 def with_plans(
@@ -32,73 +61,148 @@ def with_plans(
 ) -> Decision:
     """The decision with the plans beside it, and for the best of all. `best`: the row that it is for now."""
     view = made.view
-    scores: Floats = np.asarray(made.scores, dtype=np.float64)
-    rows = times.rows(view.workers)
-    scene = Scene(request, view, rows, times.link_rows, made.at_ms, alone, scores, best)
-    moves = _joined(apart_moves(scene), pull_moves(scene))
-    if moves is None:
+    scene = Scene(
+        request,
+        view,
+        times.rows(view.workers),
+        times.ttft_excess(view.workers),
+        times.link_rows,
+        passing(view),
+        made.at_ms,
+        alone,
+        np.asarray(made.scores, dtype=np.float64),
+        best,
+        _fits(request, view),
+    )
+    kept = _joined(_kept(scene, apart_pairs(scene), apart=True), _kept(scene, pull_pairs(scene), apart=False))
+    if kept is None:
         return made
-    terms = move_terms(scene, moves)
-    plans = _rows(scene, moves, terms)
-    chosen = _chosen(scene, moves, plans, rng)
-    note = made.note
-    if np.count_nonzero(view.table[Column.KV_TOKEN_BYTES, moves.gives] == 0):
-        note = BYTES_UNKNOWN if note is None else f"{note}; {BYTES_UNKNOWN}"
-    if chosen < 0:
-        return replace(made, plans=plans, note=note)
-    plan = _plan(view, moves, chosen)
-    return replace(made, plans=replace(plans, chosen=chosen), plan=plan, note=note)
-
-
-def _joined(one: Moves | None, other: Moves | None) -> Moves | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return Moves(*(np.concatenate(both) for both in zip(one, other, strict=True)))
-
-
-def _rows(scene: Scene, moves: Moves, terms: dict[str, Floats]) -> PlanRows:
-    scores = total(terms)
-    view = scene.view
-    excluded: dict[int, str] = {}
-    needed = needed_tokens(scene.request, view)
-    free = free_tokens(view, moves.answers)
-    most_bytes = view.transfer.most_bytes
-    if most_bytes:
-        for number in (moves.size_bytes > most_bytes).nonzero()[0].tolist():
-            excluded[number] = too_large(float(moves.size_bytes[number]), most_bytes)
-    for number in (free < needed).nonzero()[0].tolist():
-        excluded[number] = no_room(float(free[number]), needed)
+    moves, scores, any_excluded = kept
+    terms: Mapping[str, Floats] = LazyTerms(scene, moves)
+    if has_rare_terms(scene):
+        terms = move_terms(scene, moves)
+        scores = total(terms)
+    excluded = _excluded(scene, moves) if any_excluded else {}
     if excluded:
         scores[list(excluded)] = np.inf
-    apart = moves.apart
-    none: Rows = np.full(len(scores), -1, dtype=np.intp)
-    return PlanRows(
-        prefill=np.where(apart, moves.computes, none),
+    chosen = _chosen(scene, moves, scores, rng)
+    plans = PlanRows(
+        prefill=np.where(moves.apart, moves.computes, -1),
         decode=moves.answers,
-        source=np.where(apart, none, moves.gives),
+        source=np.where(moves.apart, -1, moves.gives),
         moved_tokens=moves.moved_tokens,
         scores=scores,
         terms=terms,
         excluded=excluded,
+        chosen=chosen,
     )
+    note = made.note
+    if np.count_nonzero(view.table[Column.KV_TOKEN_BYTES, moves.gives]) < len(moves.gives):
+        note = BYTES_UNKNOWN if note is None else f"{note}; {BYTES_UNKNOWN}"
+    plan = made.plan if chosen < 0 else _plan(scene, moves, chosen)
+    return replace(made, plans=plans, plan=plan, note=note)
 
 
-def _chosen(scene: Scene, moves: Moves, plans: PlanRows, rng: random.Random) -> int:
+def _fits(request: Request, view: FleetView) -> Mask | None:
+    fits: Mask = free_tokens(view) >= needed_tokens(request, view)
+    return None if np.count_nonzero(fits) == len(fits) else fits
+
+
+_Kept = tuple[Moves, Floats, bool]
+
+
+def _joined(one: _Kept | None, other: _Kept | None) -> _Kept | None:
+    if one is None or other is None:
+        return one if other is None else other
+    both = [np.concatenate(values) for values in zip(one[0], other[0], strict=True)]
+    return Moves(*both), np.concatenate((one[1], other[1])), one[2] or other[2]
+
+
+def _kept(scene: Scene, pairs: Pairs | None, *, apart: bool) -> _Kept | None:
+    """The best of these plans, their scores, and whether some may not be chosen."""
+    if pairs is None:
+        return None
+    scores = pairs.scores
+    allowed: NDArray[np.bool_] | None = None
+    if pairs.fits is not None:
+        allowed = np.broadcast_to(pairs.fits, scores.shape)
+    most_bytes = scene.view.transfer.most_bytes
+    if most_bytes:
+        small = pairs.sizes <= most_bytes
+        allowed = small if allowed is None else allowed & small
+    if not apart:
+        scores = _best_sources(scores, allowed)
+    flat = scores.ravel()
+    numbers = _least(flat, KEPT) if allowed is None else _least_of_both(flat, allowed.ravel())
+    if not len(numbers):
+        return None
+    one, other = np.divmod(numbers, scores.shape[1])
+    answers = other if pairs.answers is None else pairs.answers[other]
+    gives = one if pairs.givers is None else pairs.givers[one]
+    moved = pairs.moved_tokens[other] if pairs.moved_tokens.ndim == 1 else pairs.moved_tokens[one, other]
+    moves = Moves(
+        computes=gives if apart else answers,
+        answers=answers,
+        gives=gives,
+        apart=np.full(len(numbers), apart),
+        moved_tokens=moved.astype(np.int64),
+    )
+    return moves, flat[numbers], allowed is not None
+
+
+def _best_sources(scores: Floats, allowed: NDArray[np.bool_] | None) -> Floats:
+    """The best source of each worker only; one that may not be chosen only where none may."""
+    judged = scores
+    if allowed is not None:
+        some = (allowed & np.isfinite(scores)).any(axis=0)
+        judged = np.where(some & ~allowed, np.inf, scores)
+    best = judged.argmin(axis=0)
+    columns = np.arange(scores.shape[1])
+    only = np.full(scores.shape, np.inf)
+    only[best, columns] = judged[best, columns]
+    return only
+
+
+def _least_of_both(scores: Floats, allowed: NDArray[np.bool_]) -> Rows:
+    chosen = _least(np.where(allowed, scores, np.inf), KEPT)
+    return np.concatenate((chosen, _least(np.where(allowed, np.inf, scores), KEPT_EXCLUDED)))
+
+
+def _least(values: Floats, most: int) -> Rows:
+    """Indices of the least values, but for infinite ones."""
+    rows: Rows = np.argpartition(values, most - 1)[:most] if len(values) > most else np.arange(len(values))
+    return rows[values[rows] < np.inf]
+
+
+def _excluded(scene: Scene, moves: Moves) -> dict[int, str]:
+    """Number of a plan → why it may not be chosen."""
+    view = scene.view
+    excluded: dict[int, str] = {}
+    most_bytes = view.transfer.most_bytes
+    if most_bytes:
+        sizes = size_bytes(scene, moves)
+        for number in (sizes > most_bytes).nonzero()[0].tolist():
+            excluded[number] = too_large(float(sizes[number]), most_bytes)
+    needed, free = needed_tokens(scene.request, view), free_tokens(view)[moves.answers]
+    for number in (free < needed).nonzero()[0].tolist():
+        excluded[number] = no_room(float(free[number]), needed)
+    return excluded
+
+
+def _chosen(scene: Scene, moves: Moves, scores: Floats, rng: random.Random) -> int:
     """Number of the plan that is chosen; -1: none."""
-    finite = np.isfinite(plans.scores)
     if scene.view.transfer.mode is TransferMode.ALWAYS:
-        apart = (finite & moves.apart).nonzero()[0]
+        apart = (moves.apart & np.isfinite(scores)).nonzero()[0]
         if len(apart):
-            return least_row(plans.scores, apart, rng)
-    allowed = finite.nonzero()[0]
-    if not len(allowed) or float(plans.scores[allowed].min()) >= float(scene.scores[scene.best]):
+            return least_row(scores, apart, rng)
+    if float(np.minimum.reduce(scores)) >= float(scene.scores[scene.best]):
         return -1
-    return least_row(plans.scores, allowed, rng)
+    return least_row(scores, np.arange(len(scores)), rng)
 
 
-def _plan(view: FleetView, moves: Moves, number: int) -> Plan:
-    worker = view.workers[moves.answers[number]]
-    giver = view.workers[moves.gives[number]]
+def _plan(scene: Scene, moves: Moves, number: int) -> Plan:
+    workers = scene.view.workers
+    worker, giver = workers[moves.answers[number]], workers[moves.gives[number]]
     if moves.apart[number]:
         return Disaggregate(giver, worker)
-    return Aggregate(worker, Pull(giver, int(view.table[Column.CACHED_TOKENS, moves.gives[number]])))
+    return Aggregate(worker, Pull(giver, int(scene.view.table[Column.CACHED_TOKENS, moves.gives[number]])))

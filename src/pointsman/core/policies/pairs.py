@@ -2,27 +2,102 @@
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.transfer import TransferMode
-from pointsman.core.model.view import KV_GIVES, KV_PARTS, KV_TAKES, STAGE_PREFILL, Column, Exclusion, FleetView
+from pointsman.core.model.view import (
+    KV_GIVES,
+    KV_PARTS,
+    KV_TAKES,
+    STAGE_DECODE,
+    STAGE_PREFILL,
+    Column,
+    Exclusion,
+    FleetView,
+)
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 USUAL_TOKEN_BYTES = 131_072
 """KV of a token where no engine says: Llama-3.1-8B in 16 bits; other models have 23,040 to 327,680 (time-model.md)."""
 BYTES_UNKNOWN = f"nobody says how many bytes a token's KV has: {USUAL_TOKEN_BYTES:,} were assumed"
 
-_BUSY = (Exclusion.NONE, Exclusion.ROLE, Exclusion.QUEUE_FULL, Exclusion.AT_CAP, Exclusion.GPU_BUSY, Exclusion.KV_SHORT)
-"""Of workers that are well: what they hold can be read, however much they have to do."""
+_READABLE = np.array(
+    [
+        reason
+        in (
+            Exclusion.NONE,
+            Exclusion.ROLE,
+            Exclusion.QUEUE_FULL,
+            Exclusion.AT_CAP,
+            Exclusion.GPU_BUSY,
+            Exclusion.KV_SHORT,
+        )
+        for reason in Exclusion
+    ]
+)
+"""By reason: the worker is well, so what it holds can be read, however much it has to do."""
 
 
 def moves(view: FleetView) -> bool:
     """Whether plans that move KV are thought of at all."""
     return view.transfer.mode is not TransferMode.OFF and bool(np.count_nonzero(view.table[Column.KV_GROUP]))
+
+
+class Passing(NamedTuple):
+    """What workers can pass on to each other by what they are, whatever they do now; made once for a fleet."""
+
+    gives: Mask
+    """It can compute a prompt for another one."""
+    takes: Mask
+    """It can go on with what another one computed."""
+    apart: Floats
+    """0 where the worker in the row can compute the prompt for the one in the column, else infinite."""
+    any_apart: bool
+    shares: Mask
+    """It can pass cached blocks on."""
+    pull: Floats
+    """0 where the one in the row can pass cached blocks on to the one in the column, else infinite."""
+    any_pull: bool
+    only_prompts: Floats
+    """1: it computes prompts only."""
+    token_bytes: Floats
+    """KV of a token; `USUAL_TOKEN_BYTES` where nobody says."""
+
+
+def passing(view: FleetView) -> Passing:
+    """Of the workers of a view."""
+    return _passing(view.table[Column.STAGES : Column.KV_TOKEN_BYTES + 1].tobytes())
+
+
+@functools.lru_cache(maxsize=64)
+def _passing(columns: bytes) -> Passing:
+    stages, group, sides, size = np.frombuffer(columns, dtype=np.int64).reshape(4, -1)
+    known = group != 0
+    prompts, answers = stages & STAGE_PREFILL != 0, stages & STAGE_DECODE != 0
+    gives, takes = known & prompts & (sides & KV_GIVES != 0), known & answers & (sides & KV_TAKES != 0)
+    some, parts = known & (sides & KV_GIVES != 0) & (sides & KV_PARTS != 0), takes & (sides & KV_PARTS != 0)
+    same = group[:, None] == group
+    np.fill_diagonal(same, val=False)
+    apart, pull = same & gives[:, None] & takes, same & some[:, None] & parts
+    return Passing(
+        gives,
+        takes,
+        np.where(apart, 0.0, np.inf),
+        bool(apart.any()),
+        some,
+        np.where(pull, 0.0, np.inf),
+        bool(pull.any()),
+        (stages == STAGE_PREFILL).astype(np.float64),
+        np.where(size > 0, size, USUAL_TOKEN_BYTES).astype(np.float64),
+    )
 
 
 def giving_rows(view: FleetView) -> Rows:
@@ -40,10 +115,8 @@ def taking_rows(view: FleetView) -> Rows:
 def source_rows(view: FleetView) -> Rows:
     """Workers of which the beginning of the prompt can be fetched: they hold some of it, by their own word."""
     table = view.table
-    held = (table[Column.EXACT] == 1) & (table[Column.CACHED_TOKENS] > 0)
-    rows: Rows = held.nonzero()[0]
-    if len(rows):
-        rows = rows[_can(view, rows, KV_GIVES + KV_PARTS) & np.isin(table[Column.EXCLUSION, rows], _BUSY)]
+    held = (table[Column.CACHED_TOKENS] > 0) & (table[Column.EXACT] == 1) & _READABLE[table[Column.EXCLUSION]]
+    rows: Rows = (held & passing(view).shares).nonzero()[0]
     return rows
 
 
@@ -72,16 +145,19 @@ def token_bytes(view: FleetView, givers: Rows) -> NDArray[np.float64]:
     return sizes
 
 
-def free_tokens(view: FleetView, rows: Rows) -> NDArray[np.float64]:
-    """KV tokens that nobody holds or was promised: beside what our requests take and what the engine says is in use.
+def free_tokens(view: FleetView) -> Floats:
+    """KV tokens of each worker that nobody holds or was promised: beside what our requests take, and what the engine
+    says is in use.
 
-    Infinite where the worker's capacity is not known.
+    Infinite where its capacity is not known.
     """
     table = view.table
-    capacity = table[Column.KV_CAPACITY_TOKENS, rows]
-    used = np.maximum(table[Column.KV_TOKENS, rows], table[Column.KV_USED_TOKENS, rows])
-    free: NDArray[np.float64] = np.where(capacity > 0, capacity - used, np.inf)
-    return free
+    capacity = table[Column.KV_CAPACITY_TOKENS]
+    free = capacity - np.maximum(table[Column.KV_TOKENS], table[Column.KV_USED_TOKENS])
+    if np.count_nonzero(capacity) == len(capacity):
+        return free.astype(np.float64)
+    known: Floats = np.where(capacity > 0, free, np.inf)
+    return known
 
 
 def needed_tokens(request: Request, view: FleetView) -> float:

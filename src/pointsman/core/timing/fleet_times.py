@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
+from pointsman.core.timing.spread import mean_excess
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes
 
@@ -59,6 +60,7 @@ class FleetTimes(Mapping[str, WorkerTimes]):
         self._otherwise = otherwise
         self._link_rows: LinkRows | None = None
         self._rows: dict[tuple[str, ...], TimeRows] = {}
+        self._excess: tuple[TimeRows, NDArray[np.float64]] | None = None
         self._last: tuple[tuple[str, ...], TimeRows] | None = None
         """Of the workers asked for last: views of one model share the tuple, so they need not be compared."""
 
@@ -114,6 +116,13 @@ class FleetTimes(Mapping[str, WorkerTimes]):
         if rows is None:
             rows = self._link_rows = LinkRows(self.links)
         return rows
+
+    def ttft_excess(self, workers: tuple[str, ...]) -> NDArray[np.float64]:
+        """By how much times to the first token exceed the median on the average, as a share of it, of these workers."""
+        rows = self.rows(workers)
+        if self._excess is None or self._excess[0] is not rows:
+            self._excess = rows, mean_excess(rows.ttft_p90 / rows.ttft_p50)
+        return self._excess[1]
 
     def _made(self, workers: tuple[str, ...]) -> TimeRows:
         known = [self._times.get(worker) for worker in workers]

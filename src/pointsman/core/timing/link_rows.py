@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.core.timing.link_times import SIZE_CLASSES_BYTES, LinkEstimate, LinkTimes
+from pointsman.core.timing.spread import mean_excess
 
 _UNASKED = -1
 _FIRST_PLACES = 16
 _BOUNDS_BYTES = np.array(SIZE_CLASSES_BYTES, dtype=np.float64)
+
+
+_MOST_BLOCKS = 64
+"""Sets of machines whose pairs are kept; a fleet has one a model."""
+
+
+class LinkBlock(NamedTuple):
+    """All pairs of some machines with some others."""
+
+    floor_ms: NDArray[np.float64]
+    ms_per_byte: tuple[NDArray[np.float64], ...]
+    """By class of size."""
+    excess: NDArray[np.float64]
+    """By how much transfers exceed the predicted time on the average, as a share of it."""
+
+    def of(self, sources: NDArray[np.intp]) -> LinkBlock:
+        """Those from some of the sources."""
+        return LinkBlock(self.floor_ms[sources], tuple(one[sources] for one in self.ms_per_byte), self.excess[sources])
+
+    def ms(self, size_bytes: NDArray[np.float64], sharing: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """As LinkEstimate.ms for all pairs. `sharing`: transfers that share the link, this one included."""
+        classes = np.searchsorted(_BOUNDS_BYTES, size_bytes)
+        took: NDArray[np.float64] = np.choose(classes, self.ms_per_byte)
+        took *= size_bytes
+        took *= sharing
+        took += self.floor_ms
+        return took
 
 
 class LinkRows:
@@ -26,6 +56,7 @@ class LinkRows:
         self._floor_ms: NDArray[np.float64] = np.zeros(0)
         self._ms_per_byte: NDArray[np.float64] = np.zeros((0, 4))
         self._spread: NDArray[np.float64] = np.zeros(0)
+        self._blocks: dict[bytes, LinkBlock] = {}
 
     def of(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> NDArray[np.int32]:
         """Numbers of the estimates between machines; the two arrays are broadcast."""
@@ -40,6 +71,25 @@ class LinkRows:
                 self._renew()
             numbers = self._number_of[rows, columns]
         return numbers
+
+    def block(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> LinkBlock:
+        """All pairs of these machines."""
+        numbers = self.of(sources[:, None], targets)
+        return LinkBlock(
+            self._floor_ms[numbers],
+            tuple(self._ms_per_byte.T[:, numbers]),
+            mean_excess(self._spread[numbers]),
+        )
+
+    def among(self, nodes: NDArray[np.int64]) -> LinkBlock:
+        """All pairs among these machines, kept for those who ask again."""
+        key = nodes.tobytes()
+        block = self._blocks.get(key)
+        if block is None:
+            if len(self._blocks) >= _MOST_BLOCKS:
+                self._blocks.clear()
+            block = self._blocks[key] = self.block(nodes, nodes)
+        return block
 
     def ms(
         self, numbers: NDArray[np.int32], size_bytes: NDArray[np.float64], under_way: NDArray[np.int64]

@@ -6,8 +6,27 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 _FEWEST = 10
 """Ratios below which the prior spread is answered."""
+
+
+_Z90 = 1.2816
+"""Of a normal distribution: how many standard deviations its 90th percentile is above its median."""
+_MOST_BELIEVED = 4.0
+"""P90 over P50 beyond which it says that little is known, not that the mean is that far off."""
+
+
+def mean_excess(spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much the mean exceeds the median, as a share of it, where P90 is `spread` times the median.
+
+    Actual over predicted times are taken to be lognormal: the mean is exp(σ²/2) medians, σ = ln(spread)/1.2816.
+    """
+    sigma = np.log(np.clip(spread, 1.0, _MOST_BELIEVED)) / _Z90
+    excess: NDArray[np.float64] = np.expm1(sigma * sigma / 2)
+    return excess
 
 
 @dataclass(frozen=True, slots=True)

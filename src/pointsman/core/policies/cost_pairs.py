@@ -1,0 +1,179 @@
+"""Scores of plans that move KV for all pairs of workers at once: the sums of cost_moves.py, term by term there.
+
+Up to `ALL` workers all pairs are looked at; of more, those of the `ALL` that are best by themselves on each side.
+Promises, adapters and weights are left out here: where they play a part, what is kept is priced again with them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.policies.cost_alone import joining_ms, stepped_ms
+from pointsman.core.policies.cost_load import CostLoad, Floats
+from pointsman.core.policies.cost_moves import Rows, Scene, prompt_ms
+from pointsman.core.policies.pairs import Mask, source_rows
+from pointsman.core.timing.link_rows import LinkBlock
+from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
+
+ALL = 32
+_NONE, _ROLE = int(Exclusion.NONE), int(Exclusion.ROLE)
+
+
+class Pairs(NamedTuple):
+    """Scores by who gives KV (rows) and who answers (columns)."""
+
+    givers: Rows | None
+    """Rows of the view; None: all of them."""
+    answers: Rows | None
+    scores: Floats
+    """Infinite where such a plan is not possible."""
+    moved_tokens: Floats
+    """Of that shape, or one value an answering worker."""
+    sizes: Floats
+    """Bytes."""
+    fits: Mask | None
+    """Whether there is room where it would be answered; None: everywhere."""
+
+
+def apart_pairs(scene: Scene) -> Pairs | None:
+    """Prefill and decode apart; None: no pair is possible."""
+    passing, alone, times, table = scene.passing, scene.alone, scene.times, scene.view.table
+    if not passing.any_apart:
+        return None
+    exclusion = table[Column.EXCLUSION]
+    load = alone.load
+    twice = 2 * alone.ttft_ms + alone.waited_ms
+    joined = joining_ms(load, times.d, times.overhead_ms, alone.step_ms, alone.decode_step_ms)
+    most = scene.most_relief_ms
+    disturbed = load.decoding * alone.computed_ms - scene.disturbed_ms
+    copy = alone.again * times.d * load.new * alone.full
+    alone_copy = copy * passing.only_prompts
+    giver = twice + np.minimum(np.maximum(disturbed, -most), most) + (copy - alone_copy)
+    taker = scene.scores - twice + 2 * joined
+    if np.count_nonzero(exclusion):
+        out = exclusion != _NONE
+        taker[out] = np.inf
+        giver[out & (exclusion != _ROLE)] = np.inf
+    moved = np.maximum(scene.request.prompt_tokens - table[Column.CACHED_TOKENS], 0.0)
+    givers = answers = None
+    blocked = passing.apart
+    if len(giver) > ALL:
+        givers = _least(np.where(passing.gives, giver, np.inf))
+        # What has to go there counts as well, by the usual link.
+        usual = moved * (2 * passing.token_bytes / scene.links.usual_bytes_per_ms)
+        answers = _least(np.where(passing.takes, taker + usual, np.inf))
+        if not len(givers) or not len(answers):
+            return None
+        giver, alone_copy, blocked = giver[givers], alone_copy[givers], blocked[np.ix_(givers, answers)]
+        taker, moved = taker[answers], moved[answers]
+    block, sharing = _links(scene, givers, answers)
+    token_bytes = passing.token_bytes if givers is None else passing.token_bytes[givers]
+    sizes = token_bytes[:, None] * moved
+    transfer = block.ms(sizes, sharing)
+    first = _at(alone.ttft_ms * scene.excess, givers)
+    scores = block.excess * transfer
+    scores += (first - scene.usual_risk_ms)[:, None]
+    np.maximum(scores, 0.0, out=scores)
+    scores += transfer
+    scores *= 2
+    scores += giver[:, None]
+    scores += taker
+    scores += blocked
+    if np.count_nonzero(alone_copy):
+        room = _at(alone.terms["eviction_ms"], answers)
+        scores += np.maximum(alone_copy[:, None] - room, 0.0)
+    placement = alone.terms.get("placement_ms")
+    if placement is not None:
+        both = _at((1 - passing.only_prompts) / 2, givers)
+        scores += both[:, None] * (_at(placement, givers)[:, None] - _at(placement, answers))
+    return Pairs(givers, answers, scores, moved, sizes, None if scene.fits is None else _at(scene.fits, answers))
+
+
+def pull_pairs(scene: Scene) -> Pairs | None:
+    """The beginning of the prompt from another one; None: nobody holds more than those who may answer."""
+    passing, alone, times, table = scene.passing, scene.alone, scene.times, scene.view.table
+    if not passing.any_pull:
+        return None
+    sources = source_rows(scene.view)
+    held = table[Column.CACHED_TOKENS]
+    if not len(sources) or int(held[sources].max()) <= int(held.min()):
+        return None
+    prompt = scene.request.prompt_tokens
+    score = scene.scores
+    exclusion = table[Column.EXCLUSION]
+    if np.count_nonzero(exclusion):
+        score = np.where(exclusion == _NONE, score, np.inf)
+    answers: Rows | None = None
+    if len(held) > ALL:
+        sources = _least(-held[sources].astype(np.float64), sources)
+        most_new = np.minimum(alone.load.new, prompt - float(held[sources].max()))
+        saved = alone.computed_ms - prompt_ms(scene, times.d, times.q, most_new)
+        answers = _least(np.where(passing.takes, score - 2 * saved, np.inf))
+        if not len(answers):
+            return None
+    load = alone.load
+    given = held[sources][:, None]
+    moved = given - _at(held, answers)
+    was_new = _at(load.new, answers)
+    new = np.minimum(was_new, prompt - given)
+    d, ttft = _at(times.d, answers), _at(alone.ttft_ms, answers)
+    computed = prompt_ms(scene, d, _at(times.q, answers), new)
+    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) <= DEFAULT_BUDGET_TOKENS:
+        first = ttft - (_at(alone.computed_ms, answers) - computed)
+    else:
+        there = CostLoad(
+            new,
+            *(_at(values, answers) for values in (load.waiting, load.decoding, load.there)),
+            *(_at(values, answers) for values in (load.prefill, load.context)),
+        )
+        first = stepped_ms(there, d, _at(times.overhead_ms, answers), _at(alone.step_ms, answers), computed)
+    block, sharing = _links(scene, sources, answers)
+    sizes = passing.token_bytes[sources][:, None] * moved
+    transfer = block.ms(sizes, sharing)
+    risk = first * _at(scene.excess, answers) + block.excess * transfer
+    most = scene.most_relief_ms
+    disturbed = _at(load.decoding, answers) * computed - scene.disturbed_ms
+    held_ms = first + transfer
+    scores = np.minimum(np.maximum(disturbed, -most), most)
+    scores += 2 * (held_ms + np.maximum(risk - scene.usual_risk_ms, 0.0))
+    scores += alone.coming_per_ms * held_ms * held_ms
+    scores += _at(score, answers) - 2 * ttft - _at(alone.waited_ms, answers)
+    scores += passing.pull[sources] if answers is None else passing.pull[np.ix_(sources, answers)]
+    scores[(moved <= 0) | (new >= was_new)] = np.inf
+    return Pairs(sources, answers, scores, moved, sizes, None if scene.fits is None else _at(scene.fits, answers))
+
+
+def _at(values: Floats, rows: Rows | None) -> Floats:
+    return values if rows is None else values[rows]
+
+
+def _least(values: Floats, among: Rows | None = None) -> Rows:
+    """Rows of the `ALL` least values that are not infinite."""
+    rows: Rows = np.argpartition(values, ALL - 1)[:ALL] if len(values) > ALL else np.arange(len(values))
+    rows = rows[values[rows] < np.inf]
+    return rows if among is None else among[rows]
+
+
+def _links(scene: Scene, givers: Rows | None, answers: Rows | None) -> tuple[LinkBlock, Rows | int]:
+    """Links between them, and how many transfers will share each."""
+    table = scene.view.table
+    nodes = table[Column.NODE]
+    if givers is None and answers is None:
+        block = scene.links.among(nodes)
+    elif answers is None and givers is not None:
+        block = scene.links.among(nodes).of(givers)
+    else:
+        block = scene.links.block(_nodes(nodes, givers), _nodes(nodes, answers))
+    under_way = table[Column.TRANSFERS_OUT : Column.TRANSFERS_IN + 1]
+    if not np.count_nonzero(under_way):
+        return block, 1
+    going = 1 + (under_way[0] if givers is None else under_way[0][givers])
+    coming = 1 + (under_way[1] if answers is None else under_way[1][answers])
+    return block, np.maximum(going[:, None], coming)
+
+
+def _nodes(nodes: Rows, rows: Rows | None) -> Rows:
+    return nodes if rows is None else nodes[rows]
