@@ -13,7 +13,7 @@ from pointsman.edge.engines.sim.faults import Faults
 from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
 from pointsman.edge.wire.http1_server import IncomingRequest, Responder
-from support.virtual.kv_runner import KvRunner, release_route
+from support.virtual.kv_runner import KvRunner, hold_route, release_route
 from support.virtual.loop import VirtualLoop
 from support.virtual.network import HOST
 
@@ -75,6 +75,7 @@ class VirtualEngine:
             runner = KvRunner(server.state, self.address, self._clock_s)
             server.state.runner = runner
             server._routes["POST", "/kv/release"] = release_route(runner)
+            server._routes["POST", "/kv/hold"] = hold_route(server.state, runner)
             await runner.listen()
         await server.start()
 

@@ -19,6 +19,7 @@ from pointsman.core.model.errors import EngineError
 from pointsman.core.model.stage import Stage
 from pointsman.edge.engines.openai_server.json_answer import send_json
 from pointsman.edge.engines.openai_server.listener import Route
+from pointsman.edge.engines.openai_server.requests import ChatBody, parse
 from pointsman.edge.engines.openai_server.served_engine import TokenSink
 from pointsman.edge.engines.sim.runner import EngineRunner
 from pointsman.edge.engines.sim.state import SimState
@@ -51,6 +52,8 @@ class KvRunner(EngineRunner):
         """Fetches that came to nothing."""
         self.fetched_tokens = 0
         self.moved: dict[str, dict[str, object]] = {}
+        self.held_tokens: dict[str, int] = {}
+        self._holds: list[Callable[[], None]] = []
 
     # ---- what the server asks
 
@@ -78,10 +81,12 @@ class KvRunner(EngineRunner):
         told = self.moved.pop(sequence.request.id, None)
         if told is not None:
             return {"pointsman_transfer": told}
-        name = self._ids.get(sequence.request.id)
-        if name is None:
+        if sequence.request.id not in self._ids:
             return None
-        loop = asyncio.get_running_loop()
+        return self._params(sequence.request.id, sequence.prompt_length)
+
+    def _params(self, request_id: str, tokens: int) -> Mapping[str, object]:
+        name, loop = self._ids[request_id], asyncio.get_running_loop()
         self._leases[name] = loop.call_later(LEASE_S, self._expire, name)
         return {
             "do_remote_prefill": True,
@@ -92,7 +97,7 @@ class KvRunner(EngineRunner):
             "remote_host": self._address,
             "remote_port": KV_PORT,
             "tp_size": 1,
-            "remote_num_tokens": sequence.prompt_length,
+            "remote_num_tokens": tokens,
             "transfer_mode": "pull",
         }
 
@@ -109,6 +114,29 @@ class KvRunner(EngineRunner):
     def held(self) -> int:
         """Prompts whose KV is kept for somebody."""
         return self.engine.held
+
+    async def hold(self, request: EngineRequest, most_tokens: int) -> Mapping[str, object]:
+        """Keep the cached beginning of a prompt; between two steps, as the engine model wants it."""
+        done: asyncio.Future[Sequence | None] = asyncio.get_running_loop().create_future()
+        self._holds.append(lambda: done.set_result(self.engine.hold(request, most_tokens)))
+        if not self.engine.in_step:
+            self._run_holds()
+        sequence = await done
+        if sequence is None:
+            return {"do_remote_prefill": True, "remote_num_tokens": 0}
+        self._count += 1
+        self._ids[request.id] = f"held-{self._count}"
+        self.held_tokens[request.id] = sequence.still_computed
+        return self._params(request.id, self.held_tokens[request.id])
+
+    def _run_holds(self) -> None:
+        holds, self._holds = self._holds, []
+        for hold in holds:
+            hold()
+
+    def _begin(self, at_ms: float) -> bool:
+        self._run_holds()
+        return super()._begin(at_ms)
 
     def release(self, name: str) -> bool:
         """Free what is held under a name."""
@@ -144,7 +172,7 @@ class KvRunner(EngineRunner):
             sink.on_error(EngineError(f"KV load failed: {error}"))
             return
         self._fetches.pop(sequence, None)
-        tokens = sequence.prompt_length - 1
+        tokens = max(sequence.still_computed, min(sequence.prompt_length - 1, params["remote_num_tokens"]))
         self.fetched_tokens += tokens
         self.moved[sequence.request.id] = {
             "transferred_tokens": tokens,
@@ -154,6 +182,19 @@ class KvRunner(EngineRunner):
         }
         if self.engine.fetched(sequence, tokens):
             self._wake()
+
+
+def hold_route(state: SimState, runner: KvRunner) -> Route:
+    """`POST /kv/hold` of the prompt that a body has."""
+
+    async def hold(request: IncomingRequest, responder: Responder) -> None:
+        body = json.loads(request.body)
+        chat = parse(json.dumps({"model": body["model"], "messages": body["messages"]}).encode(), ChatBody)
+        spec = state.specs.chat(chat, request.body, None, 0)
+        wanted = EngineRequest(f"hold-{id(body):x}-{state.metrics.served}", spec.prompts[0], 1)
+        send_json(responder, await runner.hold(wanted, body["max_tokens"]))
+
+    return hold
 
 
 def release_route(runner: KvRunner) -> Route:
@@ -188,7 +229,8 @@ class Giver(asyncio.Protocol):
         if sequence is None:
             self._transport.abort()
             return
-        size = sequence.prompt_length * BYTES_PER_TOKEN
+        tokens = self._runner.held_tokens.get(held[0], sequence.prompt_length)
+        size = tokens * BYTES_PER_TOKEN
         self._transport.write(size.to_bytes(8, "big"))
         self._left_bytes = size
         self._send()
