@@ -44,6 +44,9 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     for line in _movers(answer.workers):
         console.print(escape(line))
     console.print(_requests(answer.requests))
+    for pair in answer.kv_pairs_refused:
+        text = f"{pair.prefill} computes no prompts for {pair.decode}: {pair.reason}"
+        console.print(f"[yellow]{escape(text)}[/yellow]")
     for fault in answer.certificate_faults:
         console.print(f"[red]certificates: those read before stay in force: {escape(fault)}[/red]")
     if answer.tenants is not None:

@@ -30,13 +30,14 @@ from pointsman.edge.engines.adapter import EngineAdapter
 from pointsman.edge.engines.detect import detect
 from pointsman.edge.engines.facts import CACHED_TOKENS_OFF, EngineFacts
 from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble
+from pointsman.edge.engines.kv_facts import with_kv
 from pointsman.edge.engines.load import LoadReading
 
 _log = logging.getLogger("pointsman.cluster")
 
 _SAID_OF_WORKERS = (
     *("role", "gpu_count", "max_batch_size", "queue_depth_threshold", "models", "kv_capacity_tokens", "profile"),
-    *("weight", "max_in_flight", "topology_distance", "place", "moves_kv", "cache_transport"),
+    *("weight", "max_in_flight", "topology_distance", "place", "moves_kv"),
 )
 """What a source says of an engine's workers, and not of how the engine is asked."""
 
@@ -244,9 +245,11 @@ class EngineWatch:
             raise EngineError(f"{self.source.url} lists no model; load one, or name `models` in the configuration")
         if self._facts is None or restarted or facts.version != self._facts.version:
             facts = await adapter.probe(self._http, facts)
+            facts = await with_kv(self._http, facts, self.source.cache_transport)
             reason = "restarted" if restarted else "joined"
         else:
             facts = _keep_probed(facts, self._facts)
+            facts = await with_kv(self._http, facts, self.source.cache_transport, self._facts)
             reason = "changed"
         same_process = self._facts is not None and not (restarted or self._stale)
         self._adapter = adapter

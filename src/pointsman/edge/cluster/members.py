@@ -67,7 +67,7 @@ class WorkerSource:
             kind=facts.kind,
             models=models,
             rank=rank,
-            role=self.role,
+            role=facts.role or self.role,
             gpu_count=self.gpu_count,
             kv_capacity_tokens=self.kv_capacity_tokens or facts.kv_capacity_tokens,
             block_size_tokens=facts.block_size_tokens,
@@ -83,6 +83,7 @@ class WorkerSource:
             migration=facts.capabilities.migration,
             tokenizer=facts.tokenizer,
             stream_usage=facts.capabilities.stream_usage is not False,
+            kv=facts.kv if self.moves_kv else None,
             place=self.place,
         )
 

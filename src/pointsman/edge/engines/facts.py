@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pointsman.core.model.kv_shape import KvShape
 from pointsman.core.model.migration import Mechanism
+from pointsman.core.model.worker import Role
 
 DISPLAY_NAMES = {
     "vllm": "vLLM",
@@ -75,6 +77,10 @@ class EngineFacts:
     max_batch: int | None = None
     """Sequences that one rank computes at once."""
     capabilities: Capabilities = field(default_factory=Capabilities)
+    kv: KvShape | None = None
+    """How it passes KV on; None: not at all, as far as it tells."""
+    role: Role | None = None
+    """The only stage that it was started for; None: it does not say, or computes all."""
     hints: tuple[str, ...] = ()
     """What is switched off and how to switch it on."""
 
@@ -100,6 +106,8 @@ class EngineFacts:
         sources = self.capabilities.kv_events
         if sources:
             parts.append("KV events on " + " ".join(source.endpoint for source in sources))
+        if self.kv is not None:
+            parts.append(f"passes KV on ({self.kv.handshake})")
         return parts
 
     def _models_text(self) -> str:

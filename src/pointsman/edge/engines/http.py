@@ -115,6 +115,10 @@ class EngineHttp:
         self.timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
 
+    def beside(self, url: str) -> EngineHttp:
+        """Another server of the same engine, which gets no key."""
+        return EngineHttp(self._session, url, timeout_s=self.timeout_s, max_body_bytes=self._max_body_bytes)
+
     async def get(self, path: str) -> Answer:
         """The answer to GET, whatever its status. Raises EngineCallError if none came."""
         return await self._call("GET", path, None)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pointsman.core.model.kv_shape import HandShake, KvShape
+from pointsman.core.model.worker import Role
 from pointsman.edge.engines import prometheus_text as prometheus
 from pointsman.edge.engines.adapter import Message
 from pointsman.edge.engines.facts import CACHED_TOKENS_OFF, Capabilities, EngineFacts, KvEventSource
@@ -26,6 +28,9 @@ _KV_EVENTS_HINT = (
     'KV events off: start it with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq"}\''
 )
 _LOAD_HINT = "its load is unknown: start it with --enable-metrics"
+
+
+_ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
 
 class _InternalState(msgspec.Struct):
@@ -53,6 +58,14 @@ class _ServerInfo(msgspec.Struct):
     kv_events_config: str | None = None
     kv_events: _EventsDescription | None = None
     internal_states: list[_InternalState] | None = None
+    model_path: str | None = None
+    revision: str | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    tp_size: int | None = None
+    disaggregation_mode: str = "null"
+    disaggregation_transfer_backend: str | None = None
+    disaggregation_bootstrap_port: int | None = None
 
 
 class _EventsConfig(msgspec.Struct):
@@ -121,6 +134,8 @@ class SglangAdapter:
             block_size_tokens=info.kv_events.block_size or info.page_size if info.kv_events else info.page_size,
             kv_capacity_tokens=info.max_total_num_tokens,
             max_batch=states[0].effective_max_running_requests_per_dp if states else None,
+            kv=_kv_shape(info),
+            role=_ROLES.get(info.disaggregation_mode),
             capabilities=Capabilities(
                 chat=offers(routes, "/v1/chat/completions"),
                 completions=offers(routes, "/v1/completions"),
@@ -154,6 +169,29 @@ class SglangAdapter:
         body = {"model": model, "prompt": prompt} if isinstance(prompt, str) else {"model": model, "messages": prompt}
         answer = await if_there(http.post_json("/tokenize", body, _Tokens))
         return None if answer is None else answer.tokens
+
+
+def _kv_shape(info: _ServerInfo) -> KvShape | None:
+    """Engines of either mode serve nothing but halves of requests."""
+    if info.disaggregation_mode not in _ROLES:
+        return None
+    told = [kind for kind in (info.kv_cache_dtype, info.dtype) if kind and kind != "auto"]
+    # Folders differ between machines; the last name is the model's own.
+    model = (info.model_path or "").rstrip("/").rpartition("/")[2]
+    backend = info.disaggregation_transfer_backend
+    return KvShape(
+        HandShake.SGLANG,
+        block_size_tokens=info.page_size,
+        dtype=told[0] if told else None,
+        tensor_parallel=info.tp_size,
+        model=f"{model}@{info.revision}" if model and info.revision else model or None,
+        version=info.version,
+        transports=(backend,) if backend else (),
+        gives=info.disaggregation_mode == "prefill",
+        takes=info.disaggregation_mode == "decode",
+        port=info.disaggregation_bootstrap_port,
+        alone=False,
+    )
 
 
 def _reading(load: _RankLoad) -> LoadReading:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.edge.engines import prometheus_text as prometheus
 from pointsman.edge.engines.adapter import Message
 from pointsman.edge.engines.facts import Capabilities, EngineFacts
@@ -31,6 +32,11 @@ class _Version(msgspec.Struct):
     version: str
 
 
+class _ServerInfo(msgspec.Struct):
+    disaggregated_params: dict[str, msgspec.Raw] | None = None
+    """Of an engine that can pass KV on; empty where it was started without."""
+
+
 class TrtllmAdapter:
     """Speaks to trtllm-serve. Its body schema is strict, so nothing of other engines is ever sent to it."""
 
@@ -49,13 +55,17 @@ class TrtllmAdapter:
         samples = prometheus.select(metrics, _NAMES)
         has_load = bool(samples.named(_RUNNING))
         routes = await read_routes(http)
+        info = await if_there(http.get_json("/server_info", _ServerInfo))
+        block_size = _whole(samples, _BLOCK_TOKENS)
+        passes_on = info is not None and bool(info.disaggregated_params)
         return EngineFacts(
             kind=self.kind,
             version=version.version,
+            kv=KvShape(HandShake.TRTLLM, block_size, version=version.version) if passes_on else None,
             models=models.names,
             lora=models.lora,
             max_context_tokens=models.max_context_tokens,
-            block_size_tokens=_whole(samples, _BLOCK_TOKENS),
+            block_size_tokens=block_size,
             kv_capacity_tokens=_capacity(samples),
             max_batch=_whole(samples, *_MAX_BATCH),
             capabilities=Capabilities(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import msgspec
 
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.core.model.migration import Mechanism
 from pointsman.edge.engines import prometheus_text as prometheus
 from pointsman.edge.engines.adapter import Message
 from pointsman.edge.engines.facts import Capabilities, EngineFacts, KvEventSource
 from pointsman.edge.engines.http import EngineHttp, if_there
+from pointsman.edge.engines.kv_info import read_kv_info
 from pointsman.edge.engines.load import LoadReading
 from pointsman.edge.engines.model_list import offers, read_models, read_routes
 from pointsman.edge.engines.usage_probe import probe_cached_tokens
@@ -30,6 +32,8 @@ _PREEMPTIONS = "vllm:num_preemptions_total"
 _GENERATED = "vllm:generation_tokens_total"
 _STARTED = "process_start_time_seconds"
 _LORA = "vllm:lora_requests_info"
+_NIXL = "vllm:nixl_"
+"""Metrics of this name are there from the start where the connector is."""
 _SIM_BUSY = "pointsman_sim_busy_ratio"
 _EMBEDDED_BUSY = "pointsman_embedded_busy_ratio"
 """Both of engines of ours, which have no GPU that others could ask."""
@@ -75,6 +79,8 @@ class _Tokens(msgspec.Struct):
 class _CacheConfig:
     block_size_tokens: int | None
     capacity_tokens: int | None
+    dtype: str | None = None
+    """Of the KV, where it is not the model's own."""
 
 
 class VllmAdapter:
@@ -98,6 +104,10 @@ class VllmAdapter:
         caches = _cache_configs(samples)
         cache = caches[min(caches)] if caches else _CacheConfig(None, None)
         events = await self._kv_events(http)
+        kv = await read_kv_info(http)
+        if kv is None and prometheus.has_prefix(metrics, _NIXL):
+            kv = KvShape(HandShake.VLLM_NIXL, cache.block_size_tokens, cache.dtype, transports=("nixl",))
+            kv = replace(kv, model=models.root, version=version.version)
         routes = await read_routes(http)
         hints = ([] if running else [_LOAD_HINT]) + ([_KV_EVENTS_HINT] if events == () else [])
         return EngineFacts(
@@ -110,6 +120,7 @@ class VllmAdapter:
             max_context_tokens=models.max_context_tokens,
             block_size_tokens=cache.block_size_tokens,
             kv_capacity_tokens=cache.capacity_tokens,
+            kv=kv,
             capabilities=Capabilities(
                 chat=offers(routes, "/v1/chat/completions"),
                 completions=offers(routes, "/v1/completions"),
@@ -213,7 +224,9 @@ def _cache_configs(samples: prometheus.Samples) -> dict[int, _CacheConfig]:
         block_size = _positive(sample.labels.get("block_size"))
         blocks = _positive(sample.labels.get("num_gpu_blocks"))
         rank = _positive(sample.labels.get(_RANK_LABEL)) or 0
-        configs[rank] = _CacheConfig(block_size, block_size * blocks if block_size and blocks else None)
+        dtype = sample.labels.get("cache_dtype")
+        capacity = block_size * blocks if block_size and blocks else None
+        configs[rank] = _CacheConfig(block_size, capacity, None if dtype == "auto" else dtype)
     return configs
 
 

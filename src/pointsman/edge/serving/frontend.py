@@ -13,6 +13,7 @@ from pointsman import __version__
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined, WorkerLeft
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
+from pointsman.edge.cluster.kv_pairs import KvPairs
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.replicas.replica_bus import Transport
 from pointsman.edge.cluster.replicas.replication import Replication
@@ -32,10 +33,12 @@ from pointsman.edge.serving.drains import Drains
 from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.exact_metrics import ExactRoutingCollector
 from pointsman.edge.serving.exact_routing import ExactRouting
+from pointsman.edge.serving.facts_listeners import FactsListeners
 from pointsman.edge.serving.health_metrics import HealthCollector
 from pointsman.edge.serving.health_watch import HealthWatch
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
+from pointsman.edge.serving.kv_pairs_metrics import KvPairsCollector, refused_pairs
 from pointsman.edge.serving.legs.metrics import TransferCollector
 from pointsman.edge.serving.link_feed import LinkFeed
 from pointsman.edge.serving.link_metrics import LinkCollector
@@ -176,6 +179,7 @@ class Frontend:
         routes = Routes(self.ledger, intake, dispatcher, self.traffic, lambda: self.shutdown, self.tenancy.gate)
         self._server = HttpServer(routes.handle, settings.limits, self._not_http, self.tenancy.gate.refusal_of)
         self.shutdown = Shutdown(self._server, dispatcher.cut_all)
+        self.kv_pairs = KvPairs()
         self._prober = Prober(
             self.emit,
             self._clock,
@@ -183,7 +187,7 @@ class Frontend:
             timing=ProbeTiming(interval_s=settings.heartbeat_s),
             trusts=settings.trusts,
             health_checks=settings.health_check,
-            listener=self._exact.listener,
+            listener=FactsListeners(self._exact.listener, self.kv_pairs),
             collect_gpu_use=settings.collect_gpu_use,
         )
         self.engines = Engines(
@@ -210,6 +214,7 @@ class Frontend:
                 ReplicaCollector(self.replication, self.ledger.snapshot),
                 TenancyCollector(self.tenancy),
                 TransferCollector(self.traffic),
+                KvPairsCollector(self.kv_pairs),
                 DiscoveryCollector(self.engines),
                 self.certificates,
                 self.admin_auth,
@@ -413,6 +418,7 @@ class Frontend:
         status.tenants = self.tenancy.report()
         status.certificate_faults = list(self.certificates.faults)
         status.discovery = self.engines.report()
+        status.kv_pairs_refused = refused_pairs(self.kv_pairs)
         return status
 
     def _engine_names(self) -> list[str]:

@@ -146,6 +146,14 @@ class RequestStatus(msgspec.Struct):
     """Streams that went on at another worker, each time counted."""
 
 
+class RefusedPair(msgspec.Struct):
+    """Two engines of one model, of which the first one should compute prompts for the second one, and can't."""
+
+    prefill: str
+    decode: str
+    reason: str
+
+
 class Status(msgspec.Struct):
     """Everything that a person asks first."""
 
@@ -169,6 +177,7 @@ class Status(msgspec.Struct):
     """What is wrong with files of certificates as they are now; what was read before holds."""
     rollout: RolloutReport | None = None
     shadows: list[ShadowReport] = []
+    kv_pairs_refused: list[RefusedPair] = []
 
 
 def make_status(

@@ -170,6 +170,11 @@ TRANSFER_FALLBACKS = Metric(
 )
 TRANSFER_BYTES = Metric("pointsman_transfer_bytes", "KV moved between engines for requests, where engines told.")
 TRANSFER_TIME = Metric("pointsman_transfer_seconds", "What moving KV took for a request, where engines told.")
+KV_PAIRS_REFUSED = Metric(
+    "pointsman_kv_pairs_refused",
+    "Pairs of an engine for prefill and one for decode, of one model, between which no KV can be moved; "
+    "/v1/status says why.",
+)
 
 REPLICAS = Metric(
     "pointsman_replicas", "Other front ends that are heard, by whether all that they told is known or was asked for."

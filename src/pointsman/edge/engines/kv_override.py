@@ -1,0 +1,44 @@
+"""What the operator says of how an engine passes KV on, where the engine itself does not tell, or tells too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pointsman.core.model.kv_shape import HandShake, KvShape
+from pointsman.edge.engines.facts import DISPLAY_NAMES, EngineFacts
+
+_BY_KIND: dict[str, dict[str, HandShake]] = {
+    "vllm": {
+        "nixl": HandShake.VLLM_NIXL,
+        "mooncake": HandShake.VLLM_MOONCAKE,
+        "shared-storage": HandShake.SHARED_STORAGE,
+    },
+    "trtllm": {"nixl": HandShake.TRTLLM, "mooncake": HandShake.TRTLLM},
+    "openai": {"shared-storage": HandShake.SHARED_STORAGE},
+}
+"""Transports by which an engine of a kind may pass KV on although it can't be seen."""
+
+
+def kv_shape(facts: EngineFacts, transport: str | None) -> tuple[KvShape | None, str | None]:
+    """The shape that holds, and what is wrong with what was said; `transport`: `cache_transport` of the node.
+
+    What can't be is not made so: then the engine passes nothing on.
+    """
+    told = facts.kv
+    if transport is None:
+        return told, None
+    handshake = _BY_KIND.get(facts.kind, {}).get(transport)
+    if told is not None and (handshake is None or handshake is told.handshake):
+        if told.transports and transport not in told.transports:
+            return None, f"cache_transport: {transport} is none of its own: {', '.join(told.transports)}"
+        return replace(told, transports=(transport,)), None
+    if handshake is None:
+        name = DISPLAY_NAMES.get(facts.kind, facts.kind)
+        return None, f"cache_transport: {transport}: {name} was not started so that it passes KV on by it"
+    return KvShape(
+        handshake,
+        block_size_tokens=facts.block_size_tokens,
+        model=told.model if told is not None else facts.tokenizer if facts.kind == "vllm" else None,
+        version=facts.version,
+        transports=(transport,),
+    ), None
