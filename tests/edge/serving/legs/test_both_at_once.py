@@ -1,0 +1,198 @@
+"""Hand-shakes whose legs are sent together: engines that meet in a room, as SGLang's do, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pointsman.core.model.kv_shape import HandShake, KvShape
+from pointsman.edge.engines.openai_server.listener import Route
+from pointsman.edge.wire.http1_request import IncomingRequest
+from pointsman.edge.wire.http1_responder import Responder
+from support.virtual.apart import apart
+from support.virtual.fleet import VirtualFleet
+from support.virtual.loop import VirtualLoop, run_virtual
+from support.virtual.scene import wrong
+
+SHAPE = KvShape(HandShake.SGLANG, 16, port=8998)
+JSON = ((b"content-type", b"application/json"),)
+ANSWER = {
+    "id": "p",
+    "object": "chat.completion",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 360, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 32}},
+}
+
+
+@dataclass
+class Room:
+    prefill: asyncio.Event = field(default_factory=asyncio.Event)
+    decode: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class Rooms:
+    """What both engines of a fleet do when a request names a room."""
+
+    status: int = 200
+    """Of prefill legs."""
+    prefill_s: float = 0.5
+    late_s: float = 0.0
+    """That the prefill leg's answer comes after the KV."""
+    rooms: dict[int, Room] = field(default_factory=lambda: defaultdict(Room))
+    seen: list[str] = field(default_factory=list)
+
+    def install(self, fleet: VirtualFleet) -> None:
+        for number, engine in enumerate(fleet.engines):
+            assert engine.server is not None
+            routes = engine.server._routes
+            usual = routes["POST", "/v1/chat/completions"]
+            routes["POST", "/v1/chat/completions"] = self._wrapped(f"e{number}", usual, is_prefill=number == 0)
+
+    def _wrapped(self, name: str, usual: Route, *, is_prefill: bool) -> Route:
+        async def meets(request: IncomingRequest, responder: Responder) -> None:
+            body = json.loads(request.body)
+            if "bootstrap_room" not in body:
+                await usual(request, responder)
+                return
+            assert (body["bootstrap_host"], body["bootstrap_port"]) == ("e0.engines", 8998)
+            room = self.rooms[body["bootstrap_room"]]
+            try:
+                await (self._prefill(room, responder) if is_prefill else self._decode(room, request, responder, usual))
+                self.seen.append(f"{name} ended")
+            except asyncio.CancelledError:
+                self.seen.append(f"{name} cancelled")
+                raise
+
+        return meets
+
+    async def _prefill(self, room: Room, responder: Responder) -> None:
+        if self.status != 200:
+            responder.send(self.status, JSON, json.dumps({"error": {"message": "no"}}).encode())
+            return
+        await asyncio.sleep(self.prefill_s)
+        room.prefill.set()
+        await room.decode.wait()
+        await asyncio.sleep(self.late_s)
+        responder.send(200, JSON, json.dumps(ANSWER).encode())
+
+    async def _decode(self, room: Room, request: IncomingRequest, responder: Responder, usual: Route) -> None:
+        room.decode.set()
+        await room.prefill.wait()
+        await usual(request, responder)
+
+
+def scene(main: Any, *, rooms: Rooms | None = None, decodes: int = 1) -> None:
+    rooms = rooms or Rooms()
+
+    async def run(loop: VirtualLoop) -> None:
+        async with apart(loop, decodes=decodes, kv=SHAPE) as fleet:
+            rooms.install(fleet)
+            await main(fleet, rooms)
+            await fleet.until(lambda: not fleet.at_rest(), 5.0)
+
+    run_virtual(run)
+
+
+def fallbacks(fleet: VirtualFleet) -> dict[str, int]:
+    return dict(fleet.frontends[0].traffic.transfer_fallbacks)
+
+
+async def judged(fleet: VirtualFleet, asked: list[Any]) -> None:
+    for _, task, _ in asked:
+        await task
+    truth = await fleet.truth([body for _, _, body in asked])
+    assert [wrong(answer, right) for (answer, _, _), right in zip(asked, truth, strict=True)] == [""] * len(asked)
+
+
+def test_both_legs_meet_and_the_prefill_legs_numbers_are_known() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat(), fleet.plain()]
+        await judged(fleet, asked)
+        assert len(rooms.rooms) == 2
+        assert all(2**0 <= room < 2**63 for room in rooms.rooms)
+        assert sorted(rooms.seen) == ["e0 ended", "e0 ended", "e1 ended", "e1 ended"]
+        assert asked[0][0].header(b"x-pointsman-prefill-worker") == b"e0/0"
+        totals = {worker.id: worker.totals for worker in fleet.frontends[0].ledger.snapshot().workers}
+        assert totals["e0/0"].reported_cached_tokens == 64
+        assert fallbacks(fleet) == {}
+
+    scene(main)
+
+
+def test_a_prefill_leg_is_left_alone_when_the_answer_is_there_before_it() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        await judged(fleet, [fleet.chat(max_tokens=3)])
+        assert rooms.seen == ["e1 ended"]
+        await fleet.until(lambda: rooms.seen == ["e1 ended", "e0 ended"], 60.0, 0.1)
+        assert fallbacks(fleet) == {}
+
+    scene(main, rooms=Rooms(late_s=30.0))
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_the_client_did_wrong_ends_both(plain: bool) -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        answer, task, _ = fleet.plain() if plain else fleet.chat()
+        await task
+        assert answer.status == 400
+        assert sorted(rooms.seen) == ["e0 ended", "e1 cancelled"]
+        assert fallbacks(fleet) == {}
+
+    scene(main, rooms=Rooms(status=400))
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_room_that_never_opens_is_left_at_once(status: int) -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        await judged(fleet, [fleet.chat(), fleet.plain()])
+        assert sorted(rooms.seen) == ["e0 ended", "e0 ended", "e1 cancelled", "e1 cancelled"]
+        assert fallbacks(fleet) == {"server_error" if status == 500 else "overloaded": 2}
+
+    scene(main, rooms=Rooms(status=status))
+
+
+def test_the_engine_for_prompts_dies_and_the_other_one_does_not_wait_for_it() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await asyncio.sleep(0.3)
+        fleet.engines[0].kill()
+        await judged(fleet, asked)
+        assert "e1 cancelled" in rooms.seen
+        assert fallbacks(fleet) == {"lost": 1}
+
+    scene(main)
+
+
+def test_the_engine_that_answers_dies_and_its_prefill_is_cancelled() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await asyncio.sleep(0.3)
+        first = next(
+            engine
+            for engine in fleet.engines[1:]
+            if fleet.frontends[0].ledger.at_engine(engine.name)
+            and sum(fleet.frontends[0].ledger.at_engine(engine.name).values())
+        )
+        first.kill()
+        await judged(fleet, asked)
+        assert "e0 cancelled" in rooms.seen
+        assert rooms.seen.count("e0 ended") == 1
+        assert len(rooms.rooms) == 2, "a room is never used twice"
+
+    scene(main, decodes=2)
+
+
+def test_a_client_that_leaves_ends_both() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        _, task, _ = fleet.chat()
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await fleet.until(lambda: sorted(rooms.seen) == ["e0 cancelled", "e1 cancelled"], 5.0)
+
+    scene(main)
