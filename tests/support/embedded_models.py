@@ -41,6 +41,7 @@ def greedy(model: Decoder, prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def embedded_engine(model: Decoder, **changes: int | bool) -> EmbeddedEngine:
+def embedded_engine(model: Decoder, transfers: bool = False, **changes: int | bool) -> EmbeddedEngine:
     settings = {"num_blocks": 60, "block_size": 16, "max_num_seqs": 8, "max_batched_tokens": 64, "max_model_len": 256}
-    return EmbeddedEngine(EngineConfig(step=StepCoefficients(0, 0, 0, 0), **(settings | changes)), model)
+    config = EngineConfig(step=StepCoefficients(0, 0, 0, 0), **(settings | changes))
+    return EmbeddedEngine(config, model, transfers=transfers)

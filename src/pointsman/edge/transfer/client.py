@@ -67,7 +67,7 @@ class TransferClient:
         most_at_once: int = 8,
         connect_s: float = 5.0,
         idle_s: float = 10.0,
-        most_resumed: int = 3,
+        most_resumed: int = 2,
         most_repeated: int = 2,
         pause_s: float = 0.05,
     ) -> None:
