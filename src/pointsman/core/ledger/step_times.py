@@ -81,7 +81,7 @@ class StepTimes:
 
     def changed(self, entry: WorkerEntry, at_ms: float) -> None:
         """What it tells of itself changed; another adapter does not make it another class."""
-        name = self._class_of(entry.spec)
+        name = class_name(entry.spec)
         if name != entry.worker_class:
             known = self._learned.times(entry.id)
             if known is not None and not self._learned.knows(name):
