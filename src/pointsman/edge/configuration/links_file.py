@@ -33,7 +33,7 @@ class SavedLink(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[str, Meta(min_length=1, max_length=256, description="Name of the machine that sends.")]
     target: Annotated[str, Meta(min_length=1, max_length=256, description="Name of the one that receives.")]
     transport: Annotated[str, Meta(description="Way that the bytes took: tcp, shm, nixl.")] = "tcp"
-    round_trip_ms: Annotated[float | None, Meta(gt=0, description="Of the smallest message.")] = None
+    round_trip_ms: Annotated[float, Meta(ge=0, description="Of the smallest message; 0: nobody looked.")] = 0.0
     samples: Annotated[tuple[SavedSample, ...], Meta(min_length=1, description="By size, one entry a size.")]
 
 

@@ -29,8 +29,8 @@ class LinkFeed:
         self._tasks = OwnedTasks()
 
     def tell(self, links: Sequence[SavedLink], whence: str) -> int:
-        """All samples of all links, the first slice at once; how many there are. `whence` is for the log."""
-        count = sum(len(link.samples) for link in links)
+        """All samples of all links and their round trips, the first slice at once; how many there are. `whence` is for the log."""
+        count = sum(len(link.samples) + (link.round_trip_ms > 0) for link in links)
         events = self._events(links)
         if count:
             _log.info("links of %s: %d measurements of %d directions", whence, count, len(links))
@@ -59,5 +59,7 @@ class LinkFeed:
 
     def _events(self, links: Sequence[SavedLink]) -> Iterator[LinkMeasured]:
         for link in links:
+            if link.round_trip_ms > 0:  # the smallest transfer that there is, which shows the floor best
+                yield LinkMeasured(link.source, link.target, self._clock(), 1, link.round_trip_ms)
             for sample in link.samples:
                 yield LinkMeasured(link.source, link.target, self._clock(), sample.size_bytes, sample.took_ms)

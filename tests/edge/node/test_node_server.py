@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pointsman.core.model.errors import EngineError
+from pointsman.edge.configuration.secret import Secret
+from pointsman.edge.node.client import NodeClient, NodeError
+from pointsman.edge.node.documents import ProbeOrder
+from pointsman.edge.node.server import NodeServer
+
+TOKEN = Secret("a-token-for-tests")
+SIZES = (64 << 10,)
+
+
+@contextlib.asynccontextmanager
+async def node(**settings: Any) -> AsyncIterator[tuple[NodeServer, str]]:
+    server = NodeServer(time.monotonic, **({"token": TOKEN} | settings))
+    await server.start("127.0.0.1", 0, 0)
+    try:
+        yield server, f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.close()
+
+
+async def test_a_node_says_what_it_is_and_is_asked_to_probe_another_one() -> None:
+    async with node(name="one") as (_, url), node() as (other, target), NodeClient(TOKEN) as client:
+        facts = await client.facts(url)
+        assert facts.name == "one"
+        assert facts.transports[-1] == "tcp"
+        assert not facts.busy
+        answer = await client.probe(url, ProbeOrder(target, ("tcp",), SIZES), 30)
+        assert answer.probe.transport == "tcp"
+        assert answer.probe.forth[0].size_bytes == answer.probe.back[0].size_bytes == SIZES[0]
+        await asyncio.sleep(0)
+        assert other.probes.served == 1
+
+
+async def test_nodes_of_one_host_share_memory() -> None:
+    async with node() as (_, url), node() as (_, target), NodeClient(TOKEN) as client:
+        assert (await client.probe(url, ProbeOrder(target, (), SIZES), 30)).probe.transport in ("shm", "nixl")
+
+
+@pytest.mark.parametrize("token", [None, Secret("wrong")])
+async def test_strangers_learn_nothing_but_that_it_lives(token: Secret | None) -> None:
+    async with node() as (server, url), NodeClient(token) as client:
+        with pytest.raises(NodeError, match="wants its token") as failed:
+            await client.ticket(url)
+        assert failed.value.status == 401
+        assert not server.probes.strangers
+        async with aiohttp.ClientSession() as session:
+            assert (await session.get(f"{url}/health")).status == 200
+            assert (await session.get(f"{url}/metrics")).status == 401
+
+
+async def test_nodes_with_different_tokens_do_not_probe_each_other() -> None:
+    async with node() as (_, url), node(token=Secret("another")) as (_, target), NodeClient(TOKEN) as client:
+        with pytest.raises(NodeError, match="wants its token") as failed:
+            await client.probe(url, ProbeOrder(target, (), SIZES), 30)
+        assert failed.value.status == 502
+
+
+async def test_a_node_that_is_being_probed_says_so() -> None:
+    async with node() as (_, url), node() as (_, target), NodeClient(TOKEN) as client:
+        await client.ticket(target)
+        assert (await client.facts(target)).busy
+        for asked in (client.ticket(target), client.probe(url, ProbeOrder(target), 30)):
+            with pytest.raises(NodeError, match="another probe is under way") as failed:
+                await asked
+            assert failed.value.status == 409
+        # Whoever asked for it in vain is free again.
+        await client.ticket(url)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "target"),
+        ({"target": "nowhere"}, "expected the URL of a node"),
+        ({"target": "http://127.0.0.1:1", "transports": ["pigeons"]}, "transport pigeons does not work here"),
+        ({"target": "http://127.0.0.1:1", "sizes_bytes": []}, "sizes_bytes"),
+        ({"target": "http://127.0.0.1:1", "sizes_bytes": [1 << 50]}, "sizes_bytes"),
+        ({"target": "http://127.0.0.1:1", "size_s": 1e9}, "size_s"),
+        ({"target": "http://127.0.0.1:1", "more": 1}, "more"),
+        ([[[]]], "can't be read"),
+    ],
+)
+async def test_orders_that_can_not_be_carried_out_are_refused_by_name(body: object, said: str) -> None:
+    async with node() as (_, url), aiohttp.ClientSession() as session:
+        headers = {"authorization": f"Bearer {TOKEN.reveal()}"}
+        async with session.post(f"{url}/v1/probe", data=json.dumps(body), headers=headers) as answer:
+            assert answer.status == 400
+            assert said in (await answer.json())["error"]["message"]
+
+
+async def test_a_target_that_is_not_there_is_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async with node() as (_, target):
+        pass
+    async with node() as (_, url), NodeClient(TOKEN) as client, aiohttp.ClientSession() as session:
+        with pytest.raises(NodeError, match="can't be reached") as failed:
+            await client.probe(url, ProbeOrder(target), 30)
+        assert failed.value.status == 502
+        assert "can't be reached" in caplog.text
+        headers = {"authorization": f"Bearer {TOKEN.reveal()}"}
+        text = await (await session.get(f"{url}/metrics", headers=headers)).text()
+        assert 'pointsman_node_probes_total{outcome="failed"} 1.0' in text
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with node() as (server, _):
+        for ports, flag in (((server.port, 0), "--listen"), ((0, server.probes.port), "--probe-port")):
+            other = NodeServer(time.monotonic)
+            with pytest.raises(EngineError, match=f"choose another {flag}"):
+                await other.start("127.0.0.1", *ports)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"), [("http://127.0.0.1:1", "does `pointsman node` run there"), ("http://", "is no URL")]
+)
+async def test_a_client_says_why_a_node_does_not_answer(url: str, said: str) -> None:
+    async with NodeClient(TOKEN) as client:
+        with pytest.raises(NodeError, match=said):
+            await client.facts(url)
+
+
+async def test_what_is_no_node_is_told_apart() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with NodeClient(TOKEN) as client:
+        with pytest.raises(NodeError, match="is no pointsman node of this version"):
+            await client.facts(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    server.close()
