@@ -1,6 +1,6 @@
 """Scores of plans that move KV for all pairs of workers at once: the sums of cost_moves.py, term by term there.
 
-Up to `ALL` workers all pairs are looked at; of more, those of the `ALL` that are best by themselves on each side.
+Up to `ALL` workers all pairs are looked at; of more, those of the `SHORT` that are best by themselves on each side.
 Promises, adapters and weights are left out here: where they play a part, what is kept is priced again with them.
 """
 
@@ -19,6 +19,9 @@ from pointsman.core.timing.link_rows import LinkBlock
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
 
 ALL = 32
+SHORT = 16
+SOURCES = 32
+"""Of pulls: more of them, as many hold the same and the nearest is the best."""
 _NONE, _ROLE = int(Exclusion.NONE), int(Exclusion.ROLE)
 
 
@@ -108,7 +111,7 @@ def pull_pairs(scene: Scene) -> Pairs | None:
         score = np.where(exclusion == _NONE, score, np.inf)
     answers: Rows | None = None
     if len(held) > ALL:
-        sources = _least(-held[sources].astype(np.float64), sources)
+        sources = sources[_least(-held[sources].astype(np.float64), SOURCES)]
         most_new = np.minimum(alone.load.new, prompt - float(held[sources].max()))
         saved = alone.computed_ms - prompt_ms(scene, times.d, times.q, most_new)
         answers = _least(np.where(passing.takes, score - 2 * saved, np.inf))
@@ -150,11 +153,10 @@ def _at(values: Floats, rows: Rows | None) -> Floats:
     return values if rows is None else values[rows]
 
 
-def _least(values: Floats, among: Rows | None = None) -> Rows:
-    """Rows of the `ALL` least values that are not infinite."""
-    rows: Rows = np.argpartition(values, ALL - 1)[:ALL] if len(values) > ALL else np.arange(len(values))
-    rows = rows[values[rows] < np.inf]
-    return rows if among is None else among[rows]
+def _least(values: Floats, most: int = SHORT) -> Rows:
+    """Rows of the least values that are not infinite."""
+    rows: Rows = np.argpartition(values, most - 1)[:most] if len(values) > most else np.arange(len(values))
+    return rows[values[rows] < np.inf]
 
 
 def _links(scene: Scene, givers: Rows | None, answers: Rows | None) -> tuple[LinkBlock, Rows | int]:

@@ -56,6 +56,7 @@ class LinkRows:
         self._floor_ms: NDArray[np.float64] = np.zeros(0)
         self._ms_per_byte: NDArray[np.float64] = np.zeros((0, 4))
         self._spread: NDArray[np.float64] = np.zeros(0)
+        self._excess: NDArray[np.float64] = np.zeros(0)
         self._blocks: dict[bytes, LinkBlock] = {}
 
     def of(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -78,7 +79,7 @@ class LinkRows:
         return LinkBlock(
             self._floor_ms[numbers],
             tuple(self._ms_per_byte.T[:, numbers]),
-            mean_excess(self._spread[numbers]),
+            self._excess[numbers],
         )
 
     def among(self, nodes: NDArray[np.int64]) -> LinkBlock:
@@ -142,3 +143,4 @@ class LinkRows:
         self._floor_ms = np.array([one.floor_ms for one in self._estimates])
         self._ms_per_byte = 1 / np.array([one.bytes_per_ms for one in self._estimates])
         self._spread = np.array([one.spread for one in self._estimates])
+        self._excess = mean_excess(self._spread)

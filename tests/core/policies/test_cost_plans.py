@@ -1,0 +1,438 @@
+"""Plans that move KV, beside those for one worker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pointsman.core.model.decision import Decision
+from pointsman.core.model.outlook import Outlook
+from pointsman.core.model.plan import Aggregate, Disaggregate, Pull
+from pointsman.core.model.request import Request
+from pointsman.core.model.slo import Slo
+from pointsman.core.model.transfer import TransferRules
+from pointsman.core.model.view import Column, Exclusion, FleetView
+from pointsman.core.policies import cost_pairs
+from pointsman.core.policies.cost import NOTHING_KNOWN, Cost
+from pointsman.core.policies.cost_moves import RELIEF_SHARE
+from pointsman.core.policies.pairs import BYTES_UNKNOWN
+from pointsman.core.timing.fleet_times import FleetTimes
+from pointsman.core.timing.link_times import LinkEstimate, LinkTimes
+from pointsman.core.timing.spread import mean_excess
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.worker_times import WorkerTimes
+from support.plan_fleets import ALL_SIDES, KNOWN, REQUEST, STEP, backlog, decide, fleet, link, rules, times
+
+FAST = link(1e6)
+
+
+def number_of(made: Decision, *, prefill: int = -1, decode: int, source: int = -1) -> int:
+    plans = made.plans
+    assert plans is not None
+    found = (plans.prefill == prefill) & (plans.decode == decode) & (plans.source == source)
+    assert found.sum() == 1, (plans.prefill, plans.decode, plans.source)
+    return int(found.argmax())
+
+
+def term(made: Decision, name: str, **plan: int) -> float:
+    assert made.plans is not None
+    return float(made.plans.terms[name][number_of(made, **plan)])
+
+
+class TestPrefillAndDecodeApart:
+    def test_a_busy_worker_leaves_the_prompt_to_an_idle_one_for_prompts(self) -> None:
+        made = decide(view := fleet("pd", **backlog("pd", w1=20_000)), times(view, FAST))
+        assert made.plan == Disaggregate(view.workers[0], view.workers[1])
+        assert made.worker == "w1/0"
+        assert made.prefill_worker == "w0/0"
+
+    def test_an_idle_worker_computes_it_itself(self) -> None:
+        made = decide(view := fleet("pd"), times(view, FAST))
+        assert made.plan == Aggregate(view.workers[1])
+        assert made.plans is not None
+        assert len(made.plans.scores) == 1
+
+    def test_a_worker_without_its_own_prompts_gives_none_away_to_itself(self) -> None:
+        assert decide(fleet("b")).plans is None
+
+    @pytest.mark.parametrize(("tokens", "apart"), [(2_000, False), (60_000, True)])
+    def test_a_prompt_goes_there_for_which_the_wait_here_is_longer_than_the_way(self, tokens: int, apart: bool) -> None:
+        view = fleet("pd", **backlog("pd", w1=tokens))
+        assert (decide(view, times(view, link(2.5))).prefill_worker is not None) is apart
+
+    def test_short_prompts_stay_where_they_are_by_arithmetic(self) -> None:
+        """The prompt at which it flips is where the wait ends that the transfer and the other step take."""
+        view = fleet("pd", outlook=Outlook(1.0, reuse=0.0, evictions_seen=1e12), **backlog("pd", w1=2_000))
+        faster = StepCoefficients(10.0, 0.05, 0.06, 0.01)
+        timing = times(view, link(10.0, 20.0), faster, STEP)
+
+        def apart(prompt: int) -> bool:
+            return decide(view, timing, replace(REQUEST, prompt_tokens=prompt)).prefill_worker is not None
+
+        low, high = 1, 8_000
+        assert not apart(low)
+        assert apart(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if apart(middle) else (middle, high)
+        # Here: half of the running step with the 2,000 tokens, a step, own tokens; and as long for those it slows.
+        # There: a step and own tokens, the way, then half of the running step and its own step here.
+        step = 10.0 + 0.05 + 0.06 * 2
+        join = (step + 0.05 * 2_000) / 2 + step + 0.05 + 0.06 * (high + 0.5) / 1000
+        here = (step + 0.05 * 2_000) / 2 + step
+        expected = (10.0 + 20.0 + join - here) / (0.05 - 0.01 - 131_072 / 10e6)
+        assert high == pytest.approx(expected, rel=0.01)
+
+    def test_what_the_decode_side_holds_is_not_moved(self) -> None:
+        view = fleet("pdd", cached_tokens=[0, 0, 3_000], **backlog("pdd", w1=30_000, w2=30_000))
+        made = decide(view, times(view, link(1.0, 5.0)))
+        assert made.plans is not None
+        moved = made.plans.moved_tokens[[number_of(made, prefill=0, decode=n) for n in (1, 2)]]
+        assert moved.tolist() == [4_000, 1_000]
+        assert term(made, "transfer_ms", prefill=0, decode=2) == pytest.approx(5 + 1_000 * 131_072 / 1e6)
+        assert made.worker == "w2/0"
+
+    def test_transfers_under_way_share_the_link(self) -> None:
+        view = fleet("pdd", transfers_out=[2, 0, 0], transfers_in=[0, 0, 4])
+        made = decide(view, times(view, link(1.0)))
+        alone_ms = 4_000 * 131_072 / 1e6
+        assert term(made, "transfer_ms", prefill=0, decode=1) == pytest.approx(3 * alone_ms)
+        assert term(made, "transfer_ms", prefill=0, decode=2) == pytest.approx(5 * alone_ms)
+
+    def test_each_pair_has_its_own_link(self) -> None:
+        view = fleet("ppd", **backlog("ppd", w2=40_000))
+        near = LinkTimes({(1, 2): link(100.0)}, link(0.5))
+        assert decide(view, times(view, near)).prefill_worker == "w1/0"
+
+    def test_workers_of_different_groups_do_not_pair(self) -> None:
+        busy = backlog("pd", w1=40_000)
+        assert decide(fleet("pd", kv_group=[1, 2], **busy)).plans is None
+        assert decide(fleet("pd", kv_group=[0, 0], **busy)).plans is None
+        assert decide(fleet("pd", kv_sides=[ALL_SIDES, 1], **busy)).plans is None
+
+    @pytest.mark.parametrize("reason", [Exclusion.DRAINING, Exclusion.ALREADY_TRIED, Exclusion.AT_CAP])
+    def test_a_worker_for_prompts_that_may_not_is_left_out(self, reason: Exclusion) -> None:
+        view = fleet("ppd", exclusion=[int(reason), int(Exclusion.ROLE), 0], **backlog("ppd", w2=40_000))
+        assert decide(view).prefill_worker == "w1/0"
+
+    def test_what_others_wait_for_is_worth_no_more_than_a_share_of_the_own_first_token(self) -> None:
+        crowd = {"running": [0, 40], "kv_tokens": [0, 40_000], "remaining_tokens": [0, 4_000]}
+        made = decide(view := fleet("pd", **crowd), times(view, FAST))
+        alone_ms = float(made.terms["ttft_ms"][1])
+        assert term(made, "relief_ms", prefill=0, decode=1) == pytest.approx(-2 * RELIEF_SHARE * alone_ms)
+        few = {"running": [0, 1], "kv_tokens": [0, 1_000], "remaining_tokens": [0, 1], "cached_tokens": [0, 3_960]}
+        made = decide(view := fleet("pd", **few), times(view, FAST))
+        assert term(made, "relief_ms", prefill=0, decode=1) == pytest.approx(-0.05 * 40)
+
+    def test_a_copy_takes_room_on_both_sides_unless_one_only_computes_prompts(self) -> None:
+        dear = Outlook(100.0, reuse=0.5, evictions_seen=1e12)
+        made = decide(fleet("bbp", outlook=dear))
+        alone_ms = 0.05 * 4_100
+        assert term(made, "eviction_ms", prefill=0, decode=1) == pytest.approx(alone_ms + 0.05 * 4_000)
+        assert term(made, "eviction_ms", prefill=2, decode=1) == pytest.approx(alone_ms)
+
+
+class TestRoomAndLimits:
+    def test_what_would_not_fit_is_never_begun(self) -> None:
+        busy = backlog("pdd", w1=30_000, w2=30_000)
+        view = fleet("pdd", kv_capacity_tokens=[400_000, 34_099, 34_100], **busy)
+        made = decide(view, times(view, FAST))
+        assert made.worker == "w2/0"
+        number = number_of(made, prefill=0, decode=1)
+        assert made.plans is not None
+        assert made.plans.excluded == {number: "would not fit: 4,099 KV tokens are free, 4,100 are needed"}
+        assert made.plans.scores[number] == np.inf
+
+    def test_room_is_what_the_engine_says_where_that_is_less(self) -> None:
+        view = fleet("pd", kv_used_tokens=[0, 396_000], **backlog("pd", w1=30_000))
+        assert decide(view, times(view, FAST)).prefill_worker is None
+
+    def test_an_unknown_capacity_is_no_reason(self) -> None:
+        view = fleet("pd", kv_capacity_tokens=[0, 0], **backlog("pd", w1=500_000))
+        assert decide(view, times(view, FAST)).prefill_worker == "w0/0"
+
+    def test_caches_above_the_limit_are_not_moved(self) -> None:
+        busy = backlog("pd", w1=30_000)
+        size = 4_000 * 131_072
+        assert decide(fleet("pd", rules=rules(most_bytes=size), **busy)).prefill_worker == "w0/0"
+        made = decide(fleet("pd", rules=rules(most_bytes=size - 1), **busy))
+        assert made.plan == Aggregate(made.view.workers[1])
+        assert made.plans is not None
+        assert made.plans.excluded == {0: "524,288,000 bytes would be moved, 524,287,999 are allowed"}
+
+    def test_off_moves_nothing_and_leaves_workers_for_prompts_out(self) -> None:
+        made = decide(fleet("pd", rules=rules("off"), **backlog("pd", w1=90_000)))
+        assert (made.plans, made.worker, made.prefill_worker) == (None, "w1/0", None)
+        assert decide(fleet("p", rules=rules("off"))).worker is None
+
+    def test_always_is_apart_wherever_two_can_by_the_least_score_among_these(self) -> None:
+        view = fleet("ppdb", rules=rules("always"), **backlog("ppdb", w1=9_000, w2=9_000))
+        made = decide(view, times(view, link(2.5, 100.0)))
+        assert made.plan == Disaggregate(view.workers[0], view.workers[3])
+        assert made.plans is not None
+        assert made.plans.scores[made.plans.chosen] == made.plans.scores.min()
+        assert made.chosen_score is not None
+        assert made.chosen_score > made.scores[3]
+        assert decide(fleet("b", rules=rules("always"))).worker == "w0/0"
+
+    def test_without_a_word_on_bytes_the_usual_is_assumed_and_said(self) -> None:
+        made = decide(view := fleet("pd", kv_token_bytes=[0, 0]), times(view, link(1.0)))
+        assert made.note == BYTES_UNKNOWN
+        assert term(made, "transfer_ms", prefill=0, decode=1) == pytest.approx(4_000 * 131_072 / 1e6)
+        nothing = decide(view, FleetTimes({}))
+        assert nothing.note == f"{NOTHING_KNOWN}; {BYTES_UNKNOWN}"
+
+
+class TestPulls:
+    """w0 holds the prompt, and can take nothing."""
+
+    def view(self, held: int = 3_984, **columns: list[int]) -> FleetView:
+        values = {"cached_tokens": [held, 0], "exact": [1, 1], "exclusion": [int(Exclusion.AT_CAP), 0]}
+        return fleet("bb", **(values | columns))
+
+    def test_what_is_fetched_sooner_than_computed_is_pulled(self) -> None:
+        view = self.view()
+        made = decide(view, times(view, link(10.0)))
+        assert made.plan == Aggregate(view.workers[1], Pull(view.workers[0], 3_984))
+        assert decide(view, times(view, link(1.0))).plan == Aggregate(view.workers[1])
+
+    def test_it_flips_at_the_length_at_which_both_take_the_same_time(self) -> None:
+        spread, floor_ms = 2.0, 30.0
+
+        def pulled(held: int) -> bool:
+            view = self.view(held)
+            request = replace(REQUEST, prompt_tokens=held + 16)
+            plan = decide(view, times(view, link(10.0, floor_ms, spread)), request).plan
+            assert isinstance(plan, Aggregate)
+            return plan.pull is not None
+
+        low, high = 16, 8_000
+        assert not pulled(low)
+        assert pulled(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if pulled(middle) else (middle, high)
+        more = 1 + float(mean_excess(np.array([spread]))[0])
+        assert high == pytest.approx(floor_ms * more / (0.05 - more * 131_072 / 10e6), abs=1.5)
+
+    def test_an_uncertain_link_has_to_be_better(self) -> None:
+        view = self.view()
+        assert isinstance(plan := decide(view, times(view, link(2.7, spread=1.0))).plan, Aggregate)
+        assert plan.pull is not None
+        assert decide(view, times(view, link(2.7, spread=3.0))).plan == Aggregate(view.workers[1])
+
+    def test_only_what_a_worker_says_itself_is_fetched(self) -> None:
+        assert decide(self.view(exact=[0, 1])).plans is None
+
+    def test_nobody_fetches_less_than_it_holds(self) -> None:
+        assert decide(self.view(cached_tokens=[2_000, 2_000])).plans is None
+
+    def test_only_what_is_missing_is_moved(self) -> None:
+        made = decide(self.view(cached_tokens=[3_984, 1_600]))
+        assert isinstance(made.plan, Aggregate)
+        assert made.plan.pull == Pull(made.view.workers[0], 3_984)
+        assert made.plans is not None
+        assert made.plans.moved_tokens.tolist() == [2_384]
+
+    @pytest.mark.parametrize("reason", [Exclusion.UNREACHABLE, Exclusion.FAILING, Exclusion.ALREADY_TRIED])
+    def test_nothing_is_fetched_from_a_worker_that_is_not_well(self, reason: Exclusion) -> None:
+        assert decide(self.view(exclusion=[int(reason), 0])).plans is None
+
+    def test_both_have_to_be_able_to_move_parts(self) -> None:
+        assert decide(self.view(kv_sides=[ALL_SIDES, 3]), times(self.view(), link(1e-3))).worker == "w1/0"
+        made = decide(self.view(kv_sides=[3, ALL_SIDES]))
+        assert made.plan == Aggregate(made.view.workers[1])
+
+    def test_of_several_sources_the_one_that_saves_most_is_taken(self) -> None:
+        full = int(Exclusion.AT_CAP)
+        view = fleet("bbbb", cached_tokens=[3_200, 3_984, 3_984, 0], exact=[1] * 4, exclusion=[full, full, full, 0])
+        links = LinkTimes({(2, 3): link(40.0), (0, 3): link(40.0)}, link(5.0))
+        made = decide(view, times(view, links))
+        assert made.plan == Aggregate(view.workers[3], Pull(view.workers[2], 3_984))
+
+    def test_a_limit_on_bytes_leaves_the_smaller_source(self) -> None:
+        full = int(Exclusion.AT_CAP)
+        view = fleet(
+            "bbb",
+            rules=rules(most_bytes=3_200 * 131_072),
+            cached_tokens=[3_200, 3_984, 0],
+            exact=[1] * 3,
+            exclusion=[full, full, 0],
+        )
+        made = decide(view)
+        assert made.plan == Aggregate(view.workers[2], Pull(view.workers[0], 3_200))
+
+    def test_always_leaves_pulls_to_the_arithmetic(self) -> None:
+        slow = self.view(exclusion=[int(Exclusion.AT_CAP), 0])
+        slow = replace(slow, transfer=rules("always"))
+        assert decide(slow, times(slow, link(0.1))).plan == Aggregate(slow.workers[1])
+
+
+class TestWhatIsTold:
+    def test_terms_of_a_plan_add_up_as_those_of_a_worker_do(self) -> None:
+        made = decide(view := fleet("pdb", **backlog("pdb", w1=20_000)), times(view, link(5.0)))
+        assert made.plans is not None
+        assert np.allclose(np.sum(list(made.plans.terms.values()), axis=0), made.plans.scores)
+        assert set(made.terms) <= set(made.plans.terms) | {"placement_ms"}
+
+    def test_the_runner_up_may_be_any_plan(self) -> None:
+        made = decide(view := fleet("pd", **backlog("pd", w1=20_000)), times(view, FAST))
+        best = made.runner_up_plan()
+        assert best is not None
+        assert best[0] == Aggregate(view.workers[1])
+        assert made.plans is not None
+        assert best[1] == pytest.approx(made.scores[1] - made.plans.scores[0])
+        assert made.runner_up() == ("w1/0", best[1])
+        idle = decide(view := fleet("pd"), times(view, FAST))
+        other = idle.runner_up_plan()
+        assert other is not None
+        assert other[0] == Disaggregate(view.workers[0], view.workers[1])
+
+    def test_promises_adapters_and_weights_play_their_part(self) -> None:
+        view = fleet(
+            "pdd",
+            adapter_missing=[0, 0, 1],
+            weight_permille=[1000, 2000, 1000],
+            slo_decoding=[0, 3, 0],
+            slo_tpot_us=[0, 90_000, 0],
+            running=[0, 3, 0],
+            kv_tokens=[0, 3_000, 0],
+            outlook=replace(KNOWN, adapter_load_ms=70.0),
+        )
+        made = decide(view, request=replace(REQUEST, slo=Slo(50.0, 30.0)))
+        assert term(made, "slo_ms", prefill=0, decode=1) > 0
+        assert term(made, "weight_ms", prefill=0, decode=1) < 0
+        assert term(made, "adapter_ms", prefill=0, decode=2) == 70.0
+        assert made.plans is not None
+        assert np.allclose(np.sum(list(made.plans.terms.values()), axis=0), made.plans.scores)
+
+    def test_the_same_view_and_chance_decide_the_same(self) -> None:
+        view = fleet("ppdd", **backlog("ppdd", w2=20_000, w3=20_000))
+        assert len({str(decide(view).plan) for _ in range(10)}) == 1
+
+
+def test_fleets_that_pass_nothing_on_decide_as_ever() -> None:
+    columns = backlog("bbb", w0=2_000, w1=5_000)
+    with_groups = decide(fleet("bbb", rules=rules("off"), **columns))
+    without = decide(fleet("bbb", kv_group=[0, 0, 0], **columns))
+    assert without.plans is None
+    assert without.plan == with_groups.plan
+    assert all(np.array_equal(without.terms[name], with_groups.terms[name]) for name in without.terms)
+
+
+SMALL = st.integers(0, 40)
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[FleetView, FleetTimes, Request]:
+    roles = draw(st.text("pdb", min_size=1, max_size=6))
+    count = len(roles)
+
+    def column(values: st.SearchStrategy[int]) -> list[int]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    running = column(SMALL)
+    states = [draw(st.sampled_from([0, 0, 0, 4, 8, 10])) or (6 if role == "p" else 0) for role in roles]
+    view = fleet(
+        roles,
+        rules=TransferRules(
+            draw(st.sampled_from([rules("auto").mode, rules("always").mode])), draw(st.sampled_from([0, 200_000_000]))
+        ),
+        outlook=Outlook(draw(st.floats(1, 2_000)), reuse=draw(st.floats(0, 1)), evictions_seen=1e6, arrivals_per_s=4.0),
+        exclusion=states,
+        running=running,
+        waiting_first=column(SMALL),
+        kv_tokens=[3_000 * value for value in running],
+        remaining_tokens=[100 * value for value in running],
+        prefill_tokens=[500 * value for value in column(SMALL)],
+        kv_capacity_tokens=column(st.sampled_from([0, 60_000, 400_000])),
+        cached_tokens=[100 * value for value in column(SMALL)],
+        exact=column(st.integers(0, 1)),
+        kv_group=column(st.integers(0, 2)),
+        kv_sides=column(st.sampled_from([1, 2, 3, 7, 7])),
+        kv_token_bytes=column(st.sampled_from([0, 70_000])),
+        node=column(st.integers(-1, 3)),
+        transfers_out=column(st.integers(0, 3)),
+        transfers_in=column(st.integers(0, 3)),
+        weight_permille=column(st.sampled_from([1000, 1000, 2000])),
+    )
+    speeds = st.floats(0.01, 100)
+    links = LinkTimes({(0, 1): link(draw(speeds)), (2, 0): link(draw(speeds), 50.0)}, LinkEstimate())
+    request = replace(
+        REQUEST, prompt_tokens=draw(st.integers(4_000, 40_000)), slo=draw(st.none() | st.just(Slo(500.0, 30.0)))
+    )
+    known = {
+        worker: WorkerTimes(STEP.scaled(draw(st.sampled_from([0.5, 1.0]))), 3.0, (1.0, 1.3), (0.9, 1.5))
+        for worker in view.workers
+    }
+    return view, FleetTimes(known, links=links), request
+
+
+@given(scene=scenes())
+@settings(max_examples=150, deadline=None)
+def test_plans_are_possible_and_their_terms_add_up(scene: tuple[FleetView, FleetTimes, Request]) -> None:
+    """The contract refuses a pair that can't, a source that is not exact, and workers that may not."""
+    view, timing, request = scene
+    made = decide(view, timing, request)
+    plans = made.plans
+    if plans is None:
+        return
+    sums = np.sum(list(plans.terms.values()), axis=0)
+    open_rows = np.isfinite(plans.scores)
+    assert np.allclose(sums[open_rows], plans.scores[open_rows])
+    assert sorted(plans.excluded) == (~open_rows).nonzero()[0].tolist()
+    groups, sides = view.column(Column.KV_GROUP), view.column(Column.KV_SIDES)
+    for prefill, decode, source in zip(plans.prefill, plans.decode, plans.source, strict=True):
+        gives = max(prefill, source)
+        assert min(prefill, source) == -1
+        assert groups[gives] == groups[decode] != 0
+        assert gives != decode
+        assert sides[gives] & 1
+        assert sides[decode] & 2
+    best = min([float(made.scores[row]) for row in view.eligible_rows()])
+    assert made.chosen_score is not None
+    if view.transfer.mode.value == "auto":
+        assert made.chosen_score == pytest.approx(min(best, float(plans.scores.min())))
+
+
+def test_of_a_large_fleet_the_pairs_that_are_looked_at_are_as_good_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    same = lost = 0
+    rounds = 150
+    for _ in range(rounds):
+        count = int(rng.integers(40, 70))
+        roles = "".join(rng.choice(list("pdb"), count))
+        running = rng.integers(0, 40, count)
+        view = fleet(
+            roles,
+            outlook=Outlook(200.0, reuse=0.3, evictions_seen=1e7, arrivals_per_s=20.0, found_tokens=1e6),
+            running=running,
+            kv_tokens=running * 3_000,
+            remaining_tokens=running * 100,
+            prefill_tokens=rng.integers(0, 30_000, count),
+            held_tokens=rng.integers(0, 400_000, count),
+            cached_tokens=16 * rng.integers(0, 240, count),
+            exact=rng.integers(0, 2, count),
+            node=np.arange(count) // 4,
+            transfers_out=rng.integers(0, 3, count),
+        )
+        near = {(node, node): link(400.0) for node in range(count)}
+        timing = times(view, LinkTimes(near, link(float(rng.choice([1.0, 10.0, 40.0])))))
+        short = decide(view, timing).chosen_score
+        monkeypatch.setattr(cost_pairs, "ALL", 1_000)
+        every = decide(view, timing).chosen_score
+        monkeypatch.undo()
+        assert short is not None
+        assert every is not None
+        same += short <= every * (1 + 1e-9)
+        lost = max(lost, short / every - 1)
+    assert same >= 0.99 * rounds
+    assert lost <= 0.01
+
+
+def test_plans_are_made_by_auto_as_well() -> None:
+    assert Cost.makes_plans
