@@ -19,7 +19,7 @@ from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.explain import explanation_header
 from pointsman.edge.serving.legs.legs import Legs
-from pointsman.edge.serving.legs.plans import for_one_worker, for_this_request, legs_of
+from pointsman.edge.serving.legs.plans import for_a_whole, for_halves, for_one_worker, for_this_request, legs_of
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.telemetry.traffic import Traffic
 
@@ -66,6 +66,9 @@ class Decider:
             self._guards_lifted(now_ms)
         timing = ledger.timing
         chance = partial(decision_chance, self._seed, request.id)
+        halves = self._legs.halves
+        if halves:
+            view = for_halves(view, halves)
         if exchange.whole or exchange.responder.started or exchange.pinned_prefill is not None:
             view = for_this_request(view, exchange)
         decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
@@ -79,6 +82,10 @@ class Decider:
                 decision = for_one_worker(decision)
             else:
                 exchange.split = split
+        if halves and exchange.split is None and decision.worker in halves:
+            view = for_a_whole(view, halves)
+            decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
+            decision = for_one_worker(decision)
         worker = decision.worker
         if worker is not None:
             row = view.workers.index(worker)

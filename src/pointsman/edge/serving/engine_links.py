@@ -47,10 +47,16 @@ class EngineLinks:
         self._links: dict[WorkerId, EngineLink] = {}
         self._gone: dict[WorkerId, None] = {}
         """Oldest first."""
+        self.halves: set[WorkerId] = set()
+        """Those that serve nothing but halves of requests."""
 
     def joined(self, spec: WorkerSpec, api_key: str | None) -> None:
         """A worker joined or changed, perhaps with another address than before."""
         self._gone.pop(spec.id, None)
+        if spec.kv is None or spec.kv.alone:
+            self.halves.discard(spec.id)
+        else:
+            self.halves.add(spec.id)
         rank = None if spec.rank_header is None else (spec.rank_header.lower().encode(), b"%d" % spec.rank)
         self._links[spec.id] = EngineLink(
             Origin.parse(spec.url),
@@ -74,6 +80,7 @@ class EngineLinks:
             oldest = next(iter(self._gone))
             del self._gone[oldest]
             self._links.pop(oldest, None)
+            self.halves.discard(oldest)
 
     def of(self, worker: WorkerId) -> EngineLink:
         """The link of a worker that is there, or was until lately."""

@@ -7,6 +7,7 @@ will not come for it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from dataclasses import dataclass
 
 from pointsman.core.ledger.events import PrefillEnded, PrefillFailed, TransferEnded
@@ -85,6 +86,11 @@ class Legs:
         self._tasks = OwnedTasks()
         self._refusals: set[str] = set()
 
+    @property
+    def halves(self) -> Set[WorkerId]:
+        """Workers that serve nothing but halves of requests."""
+        return self._sender.halves
+
     async def close(self) -> None:
         """End what nobody waits for."""
         await self._tasks.close()
@@ -107,7 +113,8 @@ class Legs:
         refusal = handover.refusal(self._sender.asked(exchange, exchange.incoming.body))
         if refusal is not None:
             return refusal
-        return Split(plan, handover, other, answering, self._clock(), decision.view.transfer.fallback_to_local)
+        local = decision.view.transfer.fallback_to_local and answering.kv.alone
+        return Split(plan, handover, other, answering, self._clock(), local)
 
     def refused(self, exchange: Exchange, why: str) -> None:
         """It is decided again, for one engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.plan import Aggregate, Disaggregate
 from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import STAGE_PREFILL, Column, Exclusion, FleetView
+from pointsman.core.model.worker import WorkerId
 from pointsman.edge.serving.exchange import Exchange
 
 
@@ -28,6 +30,21 @@ def for_this_request(view: FleetView, exchange: Exchange) -> FleetView:
     if exclusion[row] == Exclusion.PINNED_ELSEWHERE:  # that is said of who answers
         exclusion[row] = Exclusion.ROLE
     return replace(view, transfer=replace(view.transfer, mode=TransferMode.ALWAYS))
+
+
+def for_halves(view: FleetView, halves: Set[WorkerId]) -> FleetView:
+    """The view where prefill and decode have to be apart, as some engines serve nothing but halves of requests."""
+    if view.transfer.mode is not TransferMode.AUTO or halves.isdisjoint(view.workers):
+        return view
+    return replace(view, transfer=replace(view.transfer, mode=TransferMode.ALWAYS))
+
+
+def for_a_whole(view: FleetView, halves: Set[WorkerId]) -> FleetView:
+    """The view in which such engines get nothing."""
+    exclusion = view.table[Column.EXCLUSION]
+    rows = np.array([worker in halves for worker in view.workers])
+    exclusion[rows & (exclusion == Exclusion.NONE)] = Exclusion.ROLE
+    return replace(view, transfer=replace(view.transfer, mode=TransferMode.OFF))
 
 
 def for_one_worker(decision: Decision) -> Decision:

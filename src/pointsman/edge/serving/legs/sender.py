@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.engines.handover.protocol import Asked, LegRequest, Peer
 from pointsman.edge.serving.engine_head import engine_headers
@@ -22,6 +24,11 @@ class LegSender:
     def __init__(self, links: EngineLinks, seed: int | None) -> None:
         self._links = links
         self._numbers = LegNumbers(seed)
+
+    @property
+    def halves(self) -> Set[WorkerId]:
+        """Workers that serve nothing but halves of requests."""
+        return self._links.halves
 
     def peer(self, worker: WorkerId) -> Peer | None:
         """A worker as hand-shakes know it; None: it passes no KV on, or is not known."""
