@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,12 @@ PROFILE = Path(__file__).parents[1] / "support" / "virtual" / "profile.yaml"
 MODEL = "sim"
 TOKENS = 60
 LIMIT_S = 60.0
+KINDS = {
+    "sim": ("--model", MODEL, "--profile", str(PROFILE), "--speedup", "2"),
+    "embedded": ("--served-name", MODEL),
+}
+"""What engines are started with, by their kind."""
+_AT_WORK = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", re.MULTILINE)
 CONFIG: dict[str, Any] = {
     "control-plane": {
         "heartbeat_interval": "1s",
@@ -32,7 +39,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Engine:
-    """`pointsman engine --kind sim` as a process that can be killed, stopped and started again."""
+    """`pointsman engine` as a process that can be killed, stopped and started again."""
 
     def __init__(self, site: Site, port: int, *arguments: str) -> None:
         self._site, self.port = site, port
@@ -44,8 +51,8 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        arguments = ("engine", "--kind", "sim", "--port", str(self.port), "--model", MODEL, "--log-level", "warning")
-        self.running = self._site.run(*arguments, "--profile", str(PROFILE), "--speedup", "2", *self._arguments)
+        arguments = ("engine", "--kind", self._site.kind, "--port", str(self.port), "--log-level", "warning")
+        self.running = self._site.run(*arguments, *KINDS[self._site.kind], *self._arguments)
         await asyncio.to_thread(self.running.line, "serves")
 
     def signal(self, number: signal.Signals) -> None:
@@ -62,8 +69,8 @@ class Engine:
 
     async def at_work(self) -> int:
         """Sequences in the engine."""
-        found = await asyncio.to_thread(_call, "GET", f"{self.url}/sim/requests")
-        return int(found["running"]) + int(found["waiting"])
+        page = await asyncio.to_thread(_text, f"{self.url}/metrics")
+        return sum(int(float(found)) for found in _AT_WORK.findall(page))
 
 
 @dataclass
@@ -85,6 +92,10 @@ class Site:
     """What a test has at hand."""
 
     folder: Path
+    kind: str = "sim"
+    """Of the engines."""
+    tokens: int = TOKENS
+    """Of each answer."""
     engines: list[Engine] = field(default_factory=list)
     url: str = ""
     admin_url: str = ""
@@ -172,11 +183,11 @@ class Site:
 
     # ---- asking
 
-    def ask(self, *, chat: bool = True, tokens: int = TOKENS, url: str | None = None) -> Asked:
+    def ask(self, *, chat: bool = True, url: str | None = None) -> Asked:
         """Begin a stream."""
         self._number += 1
         asked = Asked(self._number)
-        task = asyncio.create_task(self._read(asked, chat, tokens, url or self.url))
+        task = asyncio.create_task(self._read(asked, chat, self.tokens, url or self.url))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return asked
@@ -185,6 +196,7 @@ class Site:
         prompt = " ".join(f"word{asked.number} number {n} of it" for n in range(30))
         extra: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "stream": True}
         extra["stream_options"] = {"include_usage": True}
+        extra["extra_body"] = {"ignore_eos": True}
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
         try:
             if chat:
@@ -213,12 +225,12 @@ class Site:
         await lone.start()
         for one in asked:
             right = Asked(one.number)
-            await self._read(right, True, one.usage.completion_tokens if one.usage else TOKENS, lone.url)
+            await self._read(right, True, one.usage.completion_tokens if one.usage else self.tokens, lone.url)
             assert one.error == "", (
                 f"stream {one.number}, first at {one.worker}, after {one.pieces} pieces: {one.error}"
             )
             assert one.text == right.text
-            assert (one.finish_reason, one.usage.completion_tokens) == ("length", TOKENS)
+            assert (one.finish_reason, one.usage.completion_tokens) == ("length", self.tokens)
             assert one.usage.prompt_tokens == right.usage.prompt_tokens
         await lone.kill()
 
@@ -287,6 +299,11 @@ def _call(method: str, url: str, body: Any = None) -> Any:
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.loads(answer.read() or b"null")
+
+
+def _text(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.fixture
