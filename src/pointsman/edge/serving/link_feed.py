@@ -29,7 +29,7 @@ class LinkFeed:
         self._tasks = OwnedTasks()
 
     def tell(self, links: Sequence[SavedLink], whence: str) -> int:
-        """All samples of all links and their round trips, the first slice at once; how many there are. `whence` is for the log."""
+        """All samples of all links and their round trips, the first slice at once; how many. `whence` is for the log."""
         count = sum(len(link.samples) + (link.round_trip_ms > 0) for link in links)
         events = self._events(links)
         if count:
