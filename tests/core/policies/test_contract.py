@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pointsman.core.model.decision import Decision
+from pointsman.core.model.decision import Decision, PlanRows
 from pointsman.core.model.errors import PolicyError
-from pointsman.core.model.plan import Aggregate
+from pointsman.core.model.plan import Aggregate, Disaggregate, Pull
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.contract import decided, failure
 from pointsman.core.policies.policy import NO_TIMING, decision
+from support.plan_fleets import fleet, rules
 
 REQUEST = Request("r1", "m", 0.0, 10)
 
@@ -82,3 +83,53 @@ def test_failures_in_one_line() -> None:
     policy = Made(end)
     assert failure(policy, "r1", PolicyError("it chose x")) == "the policy made failed on request r1: it chose x"
     assert failure(policy, "r1", KeyError("x")) == "the policy made failed on request r1: KeyError('x')"
+
+
+def rows(**fields: Any) -> PlanRows:
+    """One plan: w0 computes the prompt, w1 answers."""
+    one = {"prefill": [0], "decode": [1], "source": [-1], "moved_tokens": [10]}
+    arrays = {name: np.array(values) for name, values in one.items()}
+    return replace(PlanRows(**arrays, scores=np.array([3.0]), terms={"a_ms": np.array([3.0])}, chosen=0), **fields)
+
+
+W0, W1, W2 = (WorkerId(f"w{n}/0") for n in range(3))
+
+
+class Planned(Made):
+    """One that makes plans."""
+
+    makes_plans = True
+
+
+def plan(change: Callable[[Decision], Any], view: FleetView) -> Decision:
+    return decided(Planned(change), REQUEST, view, NO_TIMING, 0.0, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"plan": Disaggregate(W1, W1)}, "w1/0 can't compute the prompt for w1/0"),
+        ({"plan": Disaggregate(W2, W1)}, "w2/0 can't compute the prompt for w1/0"),
+        ({"plan": Disaggregate(WorkerId("x/0"), W1)}, "it chose x/0, which is no candidate"),
+        ({"plan": Disaggregate(W0, W0)}, "it chose w0/0, which is excluded: its role does not fit"),
+        ({"plan": Aggregate(W1, Pull(W1, 16))}, "w1/0 can't pass cached blocks on to w1/0"),
+        ({"plan": Aggregate(W1, Pull(W2, 16))}, "w2/0 can't pass cached blocks on to w1/0"),
+        ({"plan": Aggregate(W1, Pull(W0, 64))}, "it would fetch 64 tokens from w0/0, which holds 32"),
+        ({"plans": rows(scores=np.zeros(2))}, r"plans.prefill: expected an array of 2 numbers, one a plan"),
+        ({"plans": rows(terms={"a_ms": [3.0]})}, "plans.a_ms: .*not list"),
+        ({"plans": rows(prefill=np.array([3]))}, "plans.prefill: rows of 3 workers wanted, not 3 to 3"),
+        ({"plans": rows(decode=np.array([-1]))}, "plans.decode: rows of 3 workers wanted, not -1 to -1"),
+        ({"plans": rows(chosen=1)}, "plans.chosen is 1, and there are 1 plans"),
+        ({"plans": rows(excluded={0: "would not fit"})}, "it chose a plan that it excluded: would not fit"),
+    ],
+)
+def test_what_is_no_plan_is_said(fields: dict[str, Any], message: str) -> None:
+    view = fleet("pdd", kv_group=[1, 1, 2], cached_tokens=[32, 0, 0], exact=[1, 1, 0])
+    assert plan(lambda made: replace(made, plan=Disaggregate(W0, W1), plans=rows()), view).prefill_worker == W0
+    with pytest.raises(PolicyError, match=message):
+        plan(lambda made: replace(made, **({"plan": Aggregate(W1)} | fields)), view)
+
+
+def test_nothing_is_moved_against_the_operators_word() -> None:
+    with pytest.raises(PolicyError, match="kv_transfer: off forbids"):
+        plan(lambda made: replace(made, plan=Disaggregate(W0, W1)), fleet("pd", rules=rules("off")))
