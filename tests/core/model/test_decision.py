@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from pointsman.core.model.decision import Decision
-from pointsman.core.model.plan import Aggregate, Reject
+import numpy as np
+import pytest
+
+from pointsman.core.model.decision import Decision, PlanRows
+from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull, Reject, Wait, plan_text
 from pointsman.core.model.view import Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 
@@ -36,3 +39,51 @@ def test_a_rejection_has_neither_worker_nor_runner_up() -> None:
 def test_every_exclusion_has_words() -> None:
     texts = {reason.text for reason in Exclusion}
     assert len(texts) == len(Exclusion)
+
+
+A, B = WorkerId("a/0"), WorkerId("b/0")
+
+
+def planned(chosen: int = -1, plan: Plan = Aggregate(B), **fields: object) -> Decision:  # noqa: B008
+    """a computes for b (score 1), b pulls from a (score 2), and one that was excluded."""
+    rows = PlanRows(
+        prefill=np.array([0, -1, 0]),
+        decode=np.array([1, 1, 1]),
+        source=np.array([-1, 0, -1]),
+        moved_tokens=np.array([100, 8, 100]),
+        scores=np.array([1.0, 2.0, np.inf]),
+        terms={},
+        excluded={2: "would not fit"},
+        chosen=chosen,
+    )
+    return replace(made(Aggregate(B)), plan=plan, plans=replace(rows, **fields))  # type: ignore[arg-type]
+
+
+def test_a_plan_beside_the_chosen_one_may_be_the_runner_up() -> None:
+    apart = planned(0, Disaggregate(A, B))
+    assert (apart.chosen_score, apart.prefill_worker, apart.worker) == (1.0, A, B)
+    assert apart.runner_up_plan() == (Aggregate(B), 0.5)
+    assert apart.runner_up() == (B, 0.5)
+    pulled = planned(1, Aggregate(B, Pull(A, 8)))
+    assert pulled.runner_up_plan() == (Disaggregate(A, B), -1.0)
+    alone = planned(scores=np.array([1.75, 2.0, np.inf]))
+    assert alone.chosen_score == 1.5
+    assert alone.runner_up_plan() == (Disaggregate(A, B), 0.25)
+
+
+def test_where_scores_cannot_be_compared_the_runner_up_is_another_worker() -> None:
+    apart = planned(0, Disaggregate(A, B), comparable=False)
+    assert apart.chosen_score == 1.5
+    assert apart.runner_up_plan() == (Aggregate(A), 2.5)
+
+
+def test_plans_have_numbers() -> None:
+    decision = planned()
+    assert [decision.plan_of(number) for number in range(2)] == [Disaggregate(A, B), Aggregate(B, Pull(A, 8))]
+    with pytest.raises(IndexError, match="no plans"):
+        made(Aggregate(B)).plan_of(0)
+
+
+def test_plans_are_shown_in_short() -> None:
+    plans = [Aggregate(A), Aggregate(A, Pull(B, 8)), Disaggregate(A, B), Reject("nobody"), Wait(5.0)]
+    assert [plan_text(plan) for plan in plans] == ["a/0", "a/0 < b/0", "a/0 > b/0", "nobody", "later"]
