@@ -129,6 +129,7 @@ class FrontEnds:
             "worst": query.worst,
             "limit": min(query.limit, MOST_LIMIT),
             "worker": query.worker,
+            "prefill_worker": query.prefill_worker,
             "policy": query.policy,
             "status": query.status,
             "model": query.model,

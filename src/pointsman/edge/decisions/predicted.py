@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from pointsman.core.model.decision import Decision
+import numpy as np
+
+from pointsman.core.model.decision import Decision, PlanRows, Values
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column
 from pointsman.core.timing.fleet_times import TimeRows
+from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
 from pointsman.core.timing.prediction import Load, ttft_ms
-from pointsman.core.timing.step import StepCoefficients
+from pointsman.core.timing.step import StepCoefficientsfrom pointsman.edge.decisions.plans import moves_kv
 
-_TTFT_TERM, _COMPLETION_TERM = "ttft_ms", "completion_ms"
+_TTFT_TERM, _TRANSFER_TERM, _COMPLETION_TERM = "ttft_ms", "transfer_ms", "completion_ms"
 
 
-def predicted_times(request: Request, decision: Decision, times: TimeRows) -> tuple[float | None, float | None]:
+def predicted_times(
+    request: Request, decision: Decision, times: TimeRows, links: LinkTimes = NO_LINKS
+) -> tuple[float | None, float | None]:
     """Time from the decision to the first token, and mean time between tokens, in ms; None where they are not known.
 
     A policy that predicts times itself (its terms `ttft_ms` and `completion_ms`, of the answer expected) is taken at
@@ -23,13 +29,57 @@ def predicted_times(request: Request, decision: Decision, times: TimeRows) -> tu
     row = decision.chosen_row
     if row is None or not times.known[row]:
         return None, None
-    terms = decision.terms
-    if _TTFT_TERM in terms and _COMPLETION_TERM in terms and decision.unit == "ms":
-        steps = decision.view.outlook.output_tokens - 1
-        first = float(terms[_TTFT_TERM][row])
-        between = (float(terms[_COMPLETION_TERM][row]) - first) / steps if steps > 0 else None
-        return (first if math.isfinite(first) else None), between
+    plans = decision.plans
+    if plans is not None and plans.chosen >= 0 and moves_kv(decision.plan):
+        if _predicts(decision, plans.terms) and plans.comparable:
+            return _by_its_terms(decision, plans.terms, plans.chosen)
+        return _apart_by_the_time_model(request, decision, plans, times, links)
+    if _predicts(decision, decision.terms):
+        return _by_its_terms(decision, decision.terms, row)
     return _by_the_time_model(request, decision, row, times)
+
+
+def predicted_alone_ms(request: Request, decision: Decision, times: TimeRows) -> float | None:
+    """Time to the first token at the best worker that would have got it had no KV been moved; None: not known."""
+    eligible = decision.view.eligible_rows()
+    if not len(eligible):
+        return None
+    row = int(eligible[np.argmin(np.asarray(decision.scores, dtype=np.float64)[eligible])])
+    if not times.known[row]:
+        return None
+    if _predicts(decision, decision.terms):
+        return _by_its_terms(decision, decision.terms, row)[0]
+    return _by_the_time_model(request, decision, row, times)[0]
+
+
+def _predicts(decision: Decision, terms: Mapping[str, Values]) -> bool:
+    return _TTFT_TERM in terms and _COMPLETION_TERM in terms and decision.unit == "ms"
+
+
+def _by_its_terms(decision: Decision, terms: Mapping[str, Values], number: int) -> tuple[float | None, float | None]:
+    steps = decision.view.outlook.output_tokens - 1
+    first = float(terms[_TTFT_TERM][number])
+    if _TRANSFER_TERM in terms:
+        first += float(terms[_TRANSFER_TERM][number])
+    between = (float(terms[_COMPLETION_TERM][number]) - first) / steps if steps > 0 else None
+    return (first if math.isfinite(first) else None), between
+
+
+def _apart_by_the_time_model(
+    request: Request, decision: Decision, plans: PlanRows, times: TimeRows, links: LinkTimes
+) -> tuple[float | None, float | None]:
+    """A prompt computed elsewhere and moved, and a step with it where it is answered."""
+    number = plans.chosen
+    prefill, answers = int(plans.prefill[number]), int(plans.decode[number])
+    first, between = _by_the_time_model(request, decision, answers, times)
+    if prefill < 0 or not times.known[prefill]:
+        return (None if prefill < 0 else first), between
+    first, _ = _by_the_time_model(request, decision, prefill, times)
+    table = decision.view.table
+    size_bytes = float(plans.moved_tokens[number]) * float(table[Column.KV_TOKEN_BYTES, prefill])
+    link = links.of(int(table[Column.NODE, prefill]), int(table[Column.NODE, answers]))
+    under_way = max(int(table[Column.TRANSFERS_OUT, prefill]), int(table[Column.TRANSFERS_IN, answers]))
+    return (None if first is None else first + link.ms(size_bytes, under_way) + between), between
 
 
 def _by_the_time_model(request: Request, decision: Decision, row: int, times: TimeRows) -> tuple[float | None, float]:

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
 from pointsman.core.model.decision import Decision
+from pointsman.core.model.plan import Disaggregate, Plan, answering
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column
 from pointsman.core.timing.fleet_times import TimeRows
+from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
 from pointsman.edge.decisions.candidates import exclusions, logged_candidates
-from pointsman.edge.decisions.predicted import predicted_times
+from pointsman.edge.decisions.legs import LegsTold
+from pointsman.edge.decisions.plans import logged_plans, moves_kv, pull_of
+from pointsman.edge.decisions.predicted import predicted_alone_ms, predicted_times
 from pointsman.edge.decisions.state import pack_state
-from pointsman.edge.telemetry.decision_row import MOST_CANDIDATES, DecisionRow, hashed, pack_keys
+from pointsman.edge.telemetry.decision_row import MOST_CANDIDATES, DecisionRow, LoggedLegs, hashed, pack_keys
 from pointsman.edge.telemetry.token_times import mean_itl_ms
 from pointsman.edge.wire.usage import Usage
 
@@ -23,6 +27,8 @@ _BYTES_EACH = 2_500
 """Objects of one record and its request, without what grows with workers or blocks."""
 _BYTES_A_KEY = 40
 _BYTES_A_WORKER_OF_TIMES = 81
+_BYTES_OF_PLANS, _BYTES_A_WORKER_OF_PLANS = 4_000, 320
+"""With what their terms are worked out of when somebody asks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,12 +66,20 @@ class DecisionRecord:
     predicted_tpot_ms: float | None = None
     size_bytes: int = 0
     """About what it holds, shared parts counted whole."""
+    links: LinkTimes = NO_LINKS
+    """That it was made with."""
+    legs: LegsTold | None = None
+    """What came of KV that was to be moved."""
+    predicted_alone_ms: float | None = None
+    """Time to the first token that was predicted of the best worker without it, where KV was to be moved."""
 
     def conclude(self) -> None:
         """Once it has ended: what it is searched by, and its size. A few microseconds."""
         decision, times = self.decision, self.times
         if decision is not None and times is not None and not self.migrations:
-            self.predicted_ttft_ms, self.predicted_tpot_ms = predicted_times(self.request, decision, times)
+            self.predicted_ttft_ms, self.predicted_tpot_ms = predicted_times(self.request, decision, times, self.links)
+            if moves_kv(decision.plan):
+                self.predicted_alone_ms = predicted_alone_ms(self.request, decision, times)
         if self.first_ms is not None and self.dispatched_ms is not None and not self.migrations:
             self.ttft_ms = self.first_ms - self.dispatched_ms
         tokens = None if self.usage is None else self.usage.completion_tokens
@@ -90,6 +104,16 @@ class DecisionRecord:
         if self.ttft_ms is None or self.predicted_ttft_ms is None:
             return None
         return abs(self.ttft_ms - self.predicted_ttft_ms)
+
+    @property
+    def saved_ms(self) -> float | None:
+        """How much sooner its first token came than was predicted without moving KV: less than 0 if later.
+
+        None where none was to be moved, or one of the two is not known.
+        """
+        if self.legs is None or self.predicted_alone_ms is None or self.ttft_ms is None:
+            return None
+        return self.predicted_alone_ms - self.ttft_ms
 
     def missed(self) -> list[str]:
         """Promised times that were not kept. What never got a first token was late, unless its client left."""
@@ -132,6 +156,8 @@ class DecisionRecord:
             blocks=pack_keys(keys.keys),
             arm=self.arm,
             shadows=dict(self.shadows),
+            legs=None if self.legs is None else _legs(self.legs),
+            predicted_alone_ms=_rounded(self.predicted_alone_ms),
             predicted_ttft_ms=_rounded(self.predicted_ttft_ms),
             predicted_tpot_ms=_rounded(self.predicted_tpot_ms),
             ttft_ms=_rounded(self.ttft_ms),
@@ -164,7 +190,7 @@ class DecisionRecord:
         """All that the policy was given; empty where nothing was decided."""
         if self.decision is None or self.times is None:
             return ""
-        return pack_state(self.request, self.decision, self.times, self.decision.at_ms, self.seed)
+        return pack_state(self.request, self.decision, self.times, self.decision.at_ms, self.seed, self.links)
 
     def _after(self, at_ms: float | None) -> float | None:
         return None if at_ms is None else round(at_ms - self.request.arrival_ms, 3)
@@ -177,6 +203,8 @@ class DecisionRecord:
             size += decision.view.table.nbytes + decision.scores.nbytes
             size += sum(values.nbytes for values in decision.terms.values())
             size += _BYTES_A_WORKER_OF_TIMES * len(decision.view)
+            if decision.plans is not None:
+                size += _BYTES_OF_PLANS + _BYTES_A_WORKER_OF_PLANS * len(decision.view)
         return size
 
 
@@ -187,12 +215,35 @@ def _add_decision(row: DecisionRow, decision: Decision, most_candidates: int | N
     row.candidates = logged_candidates(decision, most_candidates)
     row.excluded = exclusions(decision)
     row.guards_lifted = view.guards_lifted
-    runner_up = decision.runner_up()
+    runner_up = decision.runner_up_plan()
     if runner_up is not None:
-        row.runner_up, row.margin = runner_up[0], round(runner_up[1], 6)
+        row.runner_up, row.margin = answering(runner_up[0]), round(runner_up[1], 6)
+        row.runner_up_prefill, row.runner_up_source = _others(runner_up[0])
+    row.prefill_worker, row.pull_source = _others(decision.plan)
+    row.plans = logged_plans(decision)
+    row.plans_comparable = decision.plans is None or decision.plans.comparable
     chosen = decision.chosen_row
     if chosen is not None:
         row.cached, row.exact = int(view.table[Column.CACHED_TOKENS, chosen]), bool(view.table[Column.EXACT, chosen])
+
+
+def _others(plan: Plan) -> tuple[str | None, str | None]:
+    """Who computes the prompt for another one, and who is fetched from."""
+    pull = pull_of(plan)
+    return plan.prefill if isinstance(plan, Disaggregate) else None, None if pull is None else pull.source
+
+
+def _legs(told: LegsTold) -> LoggedLegs:
+    return LoggedLegs(
+        prefill=told.prefill,
+        source=told.source,
+        prefill_ms=_rounded(told.prefill_ms),
+        transfer_ms=_rounded(told.transfer_ms),
+        moved_tokens=told.moved_tokens,
+        moved_bytes=told.moved_bytes,
+        transport=told.transport,
+        fallback=told.fallback,
+    )
 
 
 def _keys(request: Request) -> BlockKeys:

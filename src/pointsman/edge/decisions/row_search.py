@@ -22,6 +22,7 @@ def matches(row: DecisionRow, query: Query) -> bool:
             wanted is None or getattr(row, name) == wanted
             for name, wanted in (
                 ("worker", query.worker),
+                ("prefill_worker", query.prefill_worker),
                 ("policy", query.policy),
                 ("status", query.status),
                 ("model", query.model),

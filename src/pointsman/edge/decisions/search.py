@@ -42,6 +42,8 @@ class Query:
     """Those with the largest value first: a key of WORST. Those without a value are left out."""
     limit: int = DEFAULT_LIMIT
     worker: str | None = None
+    prefill_worker: str | None = None
+    """That was to compute the prompt for `worker`."""
     policy: str | None = None
     status: str | None = None
     model: str | None = None
@@ -94,10 +96,13 @@ class Query:
             and (self.arm is None or record.arm == self.arm)
             and (self.policy is None or (decision is not None and decision.policy == self.policy))
             and (self.worker is None or (decision is not None and decision.worker == self.worker))
+            and (
+                self.prefill_worker is None or (decision is not None and decision.prefill_worker == self.prefill_worker)
+            )
         )
 
 
-_EQUALS = ("worker", "policy", "status", "model", "tenant", "arm")
+_EQUALS = ("worker", "prefill_worker", "policy", "status", "model", "tenant", "arm")
 _PARAMETERS = ("last", "worst", "limit", *_EQUALS, "since", "until")
 
 

@@ -48,6 +48,7 @@ class DecisionRecorder:
             self._ring.begin(record)
         record.decision = decision
         record.times = timing.rows(decision.view.workers)
+        record.links, record.legs = timing.links, None
         record.dispatched_ms = exchange.dispatched_ms
         record.arm = exchange.arm
         record.attempts = exchange.attempts + (decision.worker is not None)
@@ -59,6 +60,7 @@ class DecisionRecorder:
         record.status, record.http = exchange.status or "failed", exchange.http_status
         record.attempts, record.shadows = exchange.attempts, exchange.shadows
         record.migrations, record.failed_at = exchange.migrations, exchange.failed_at
+        record.legs = exchange.legs
         if relay is not None:
             record.first_ms, record.gap_ms, record.events = relay.first_ms, relay.gap_ms, relay.events
             record.last_ms = relay.last_ms or None
@@ -82,6 +84,10 @@ class DecisionRecorder:
         """How far what was predicted came true."""
         if record.status != "finished":
             return
+        saved_ms = record.saved_ms
+        if saved_ms is not None:
+            self._traffic.transfer_saved_ms += max(0.0, saved_ms)
+            self._traffic.transfer_lost_ms += max(0.0, -saved_ms)
         if record.predicted_ttft_ms and record.ttft_ms is not None:
             self._traffic.ttft_ratio.observe(record.ttft_ms / record.predicted_ttft_ms)
         if record.predicted_tpot_ms and record.itl_ms is not None:

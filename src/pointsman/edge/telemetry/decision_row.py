@@ -44,6 +44,42 @@ class LoggedCandidate(msgspec.Struct, omit_defaults=True):
     """That its operator gave it; None: 1."""
 
 
+class LoggedPlan(msgspec.Struct, omit_defaults=True):
+    """A plan that moves KV, as the policy judged it."""
+
+    worker: str
+    """That answers."""
+    prefill: str | None = None
+    """That would compute the prompt for it."""
+    source: str | None = None
+    """That the beginning of the prompt would be fetched from."""
+    moved_tokens: int = 0
+    moved_bytes: int = 0
+    """0: nobody knows the bytes of a token."""
+    score: float | None = None
+    """In the row's `unit`; of an excluded one what it would have been."""
+    excluded: str | None = None
+    terms: dict[str, float] = {}
+
+
+class LoggedLegs(msgspec.Struct, omit_defaults=True):
+    """What came of KV that was moved for the request, or was to be. Absent: it is not known."""
+
+    prefill: str | None = None
+    """That computed the prompt, or was to."""
+    source: str | None = None
+    """That the beginning of the prompt was fetched from, or was to be."""
+    prefill_ms: float | None = None
+    """From the decision until the prompt was computed."""
+    transfer_ms: float | None = None
+    """By the engine's word, else from then to the first token."""
+    moved_tokens: int | None = None
+    moved_bytes: int | None = None
+    transport: str | None = None
+    fallback: str | None = None
+    """Why the worker that answers computed it all the same."""
+
+
 class DecisionRow(msgspec.Struct, omit_defaults=True):
     """One request, as the log has it once it ended, and the admin port before, too."""
 
@@ -87,6 +123,21 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     runner_up: str | None = None
     margin: float | None = None
     """By how much it lost."""
+    prefill_worker: str | None = None
+    """That was to compute the prompt for `worker`."""
+    pull_source: str | None = None
+    """That `worker` was to fetch the beginning of the prompt from."""
+    runner_up_prefill: str | None = None
+    """Where the best of the others was to have its prompt computed apart."""
+    runner_up_source: str | None = None
+    plans: list[LoggedPlan] = []
+    """The best that move KV, then those that were excluded."""
+    plans_comparable: bool = True
+    """Their scores and those of the candidates are of one kind; False: they only rank workers for the prompt."""
+    legs: LoggedLegs | None = None
+    """What came of them."""
+    predicted_alone_ms: float | None = None
+    """`predicted_ttft_ms` of the best worker without moving KV, where a plan that moves it was chosen."""
     workers: int = 0
     """Candidates in all."""
     candidates: list[LoggedCandidate] = []

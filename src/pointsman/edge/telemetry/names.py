@@ -170,6 +170,11 @@ TRANSFER_FALLBACKS = Metric(
 )
 TRANSFER_BYTES = Metric("pointsman_transfer_bytes", "KV moved between engines for requests, where engines told.")
 TRANSFER_TIME = Metric("pointsman_transfer_seconds", "What moving KV took for a request, where engines told.")
+TRANSFER_SAVED = Metric(
+    "pointsman_transfer_saved_ms",
+    "By how much first tokens of requests whose KV was to be moved came sooner than was predicted without that.",
+)
+TRANSFER_LOST = Metric("pointsman_transfer_lost_ms", "By how much they came later than was predicted without it.")
 KV_PAIRS_REFUSED = Metric(
     "pointsman_kv_pairs_refused",
     "Pairs of an engine for prefill and one for decode, of one model, between which no KV can be moved; "

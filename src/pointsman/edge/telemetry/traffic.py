@@ -45,6 +45,10 @@ class Traffic:
     """Moved, as engines told."""
     transfer_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
     """What moving took, as engines told."""
+    transfer_saved_ms: float = 0.0
+    """First tokens sooner than predicted without moving KV; see DecisionRecord.saved_ms."""
+    transfer_lost_ms: float = 0.0
+    """Later than that."""
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
     itl_s: Histogram = field(default_factory=lambda: Histogram(ITL_BUCKETS_S))
     """Mean time between the events of one stream, one observation a stream."""

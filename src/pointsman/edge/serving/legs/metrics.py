@@ -26,6 +26,8 @@ class TransferCollector(Collector):
         fallbacks = (((reason,), number) for reason, number in traffic.transfer_fallbacks.items())
         yield counter(names.TRANSFER_FALLBACKS, ("reason",), fallbacks)
         yield counter(names.TRANSFER_BYTES, (), [((), traffic.transfer_bytes)])
+        yield counter(names.TRANSFER_SAVED, (), [((), traffic.transfer_saved_ms)])
+        yield counter(names.TRANSFER_LOST, (), [((), traffic.transfer_lost_ms)])
         took = HistogramMetricFamily(names.TRANSFER_TIME.name, names.TRANSFER_TIME.help)
         took.add_metric([], traffic.transfer_s.cumulative(), traffic.transfer_s.sum)
         yield took
