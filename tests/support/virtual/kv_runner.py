@@ -31,6 +31,8 @@ BYTES_PER_TOKEN = 64
 MS_PER_TOKEN = 2.0
 """So that there is a time during which KV is on its way."""
 LEASE_S = 30.0
+STALLED_S = 10.0
+"""A fetch of which nothing came for so long has failed."""
 LOOK_EVERY_S = 0.005
 
 
@@ -255,6 +257,11 @@ class Taker(asyncio.Protocol):
         self._transport = transport
         transport.write(json.dumps({"name": self._name}).encode())
 
+    @property
+    def come(self) -> int:
+        """Bytes so far."""
+        return len(self._come)
+
     def data_received(self, data: bytes) -> None:
         self._come += data
         if len(self._come) >= 8 and len(self._come) - 8 >= int.from_bytes(self._come[:8], "big"):
@@ -272,7 +279,13 @@ async def fetched(host: str, port: int, name: str) -> int:
     loop = asyncio.get_running_loop()
     transport, taker = await loop.create_connection(lambda: Taker(name), host, port)
     try:
-        return await taker.done
+        while not taker.done.done():
+            come = taker.come
+            await asyncio.wait([taker.done], timeout=STALLED_S)
+            if taker.come == come and not taker.done.done():
+                raise TimeoutError(f"nothing came for {STALLED_S:g} s")
+        return taker.done.result()
     finally:
-        if not taker.done.done() or taker.done.cancelled():
+        if not taker.done.done():
+            taker.done.cancel()
             transport.abort()

@@ -71,11 +71,14 @@ class Stalled:
         other = split.other.worker
         exclusion = exclusions.get(other)
         limit_s = _limit_s(exclusion)
-        waits_for = split.calling if exchange.waits_for_leg else exchange.relay
-        if limit_s is None or waits_for is None or waits_for.idle_s < limit_s:
+        call = split.calling if exchange.waits_for_leg else None
+        # a leg is answered at once when it is through: bytes that drip are no progress
+        waited_s = None if exchange.relay is None else exchange.relay.idle_s
+        waited_s = waited_s if call is None else call.waited_s
+        if limit_s is None or waited_s is None or waited_s < limit_s:
             return False
         why = "it left" if exclusion is None else exclusion.text
-        reason = f"nothing came for {waits_for.idle_s:.1f} s, and {other} is given up ({why})"
+        reason = f"nothing whole came for {waited_s:.1f} s, and {other} is given up ({why})"
         return self._legs.give_up(exchange, split, NotMovedError(reason, Why.GIVEN_UP, Fault.LATE))
 
     def _eventless_s(self, relay: Attempt, known: tuple[int, float] | None) -> float:

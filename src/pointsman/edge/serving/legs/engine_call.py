@@ -56,7 +56,7 @@ class EngineCall:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self._last_data_s = self._loop.time()
+        self._sent_s = self._loop.time()
 
     async def run(self, pool: UpstreamPool) -> None:
         """Send it and wait for its end. Cancelled, the engine sees its client leave."""
@@ -65,7 +65,7 @@ class EngineCall:
             await self._send(pool, fresh=False)
             error = self.error
             stale = isinstance(error, UpstreamClosed) and error.reused and not error.received
-            if stale and self._loop.time() - self._last_data_s < STALE_WITHIN_S:
+            if stale and self.waited_s < STALE_WITHIN_S:
                 self.error, self._over = None, self._loop.create_future()
                 await self._send(pool, fresh=True)
         finally:
@@ -80,7 +80,7 @@ class EngineCall:
         if self._over.done():  # it was interrupted meanwhile
             connection.abort()
             return
-        self._connection, self._last_data_s = connection, self._loop.time()
+        self._connection, self._sent_s = connection, self._loop.time()
         connection.send(self._head, self._body, self)
         await self._over
 
@@ -118,9 +118,9 @@ class EngineCall:
         return 1000.0 * int(asked) if asked is not None and asked.isdigit() and len(asked) < 6 else None
 
     @property
-    def idle_s(self) -> float:
-        """How long nothing came."""
-        return self._loop.time() - self._last_data_s
+    def waited_s(self) -> float:
+        """Since it was sent."""
+        return self._loop.time() - self._sent_s
 
     # ---- what can be done to it
 
@@ -159,11 +159,9 @@ class EngineCall:
     def on_head(self, status: int, headers: Headers) -> None:
         """Its status."""
         self.status, self.headers = status, headers
-        self._last_data_s = self._loop.time()
 
     def on_data(self, data: bytes) -> None:
         """A part of its body."""
-        self._last_data_s = self._loop.time()
         self._bytes += len(data)
         if self._bytes > MOST_ANSWER_BYTES:
             self.interrupt(UpstreamProtocolError(f"{self.worker} sent more than {MOST_ANSWER_BYTES} bytes"))

@@ -292,7 +292,7 @@ class Legs:
         if split.calling is not None:
             split.calling.interrupt(NotMovedError("the other leg is not sent", Why.UNUSABLE))
         self._end(exchange, split, "fallback" if allowed else "failed")
-        self._traffic.transfer_fallbacks[error.label] += 1
+        self._traffic.transfer_fallbacks[str(error.label)] += 1
         self._ledger.apply(PrefillFailed(request_id, self._clock(), reason, error.fault, retry_after_ms))
         what = f"prefill at {split.other.worker}" if split.is_prefill else f"KV of {split.other.worker}"
         then = "it computes the prompt itself" if allowed else "routing.fallback_to_local is false"
