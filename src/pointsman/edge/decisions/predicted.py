@@ -13,7 +13,8 @@ from pointsman.core.model.view import Column
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
 from pointsman.core.timing.prediction import Load, ttft_ms
-from pointsman.core.timing.step import StepCoefficientsfrom pointsman.edge.decisions.plans import moves_kv
+from pointsman.core.timing.step import StepCoefficients
+from pointsman.edge.decisions.plans import moves_kv
 
 _TTFT_TERM, _TRANSFER_TERM, _COMPLETION_TERM = "ttft_ms", "transfer_ms", "completion_ms"
 
