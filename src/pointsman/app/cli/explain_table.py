@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pointsman.edge.decisions.explained import Explained
+from pointsman.edge.decisions.legs_of_row import best_alone, best_plan, chosen_plan, kind_of, path, plan_kind
+from pointsman.edge.decisions.plans import ALONE, APART, PULL
 from pointsman.edge.decisions.skew import SkewReport
 from pointsman.edge.decisions.what_if import Pick, WhatIf, WhatIfSummary
 from pointsman.edge.decisions.words import amount, count, percent, plain
@@ -30,7 +32,13 @@ def print_explained(console: Console, told: Explained) -> None:
         left = row.workers - min(_MOST_ROWS, len(row.candidates))
         if left > 0:
             console.print(f"and {count(left, 'workers')} more" + _excluded(row))
+    if row.plans:
+        if told.moved is not None:
+            console.print(f"[bold]KV:[/bold] {escape(told.moved)}.", soft_wrap=True)
+        console.print(_kinds(row))
     console.print(_outcome(row))
+    if told.came is not None:
+        console.print(f"[bold]what came of the KV:[/bold] {escape(told.came)}.", soft_wrap=True)
     if told.slow is not None:
         console.print(f"[bold]time:[/bold] {escape(told.slow.sentence)}.", soft_wrap=True)
     if told.what_if is not None:
@@ -151,7 +159,9 @@ def _who(row: DecisionRow) -> str:
     if row.arm:
         parts.append(f"of the {row.arm} arm of a rollout")
     if row.runner_up is not None and row.margin is not None:
-        parts.append(f"runner-up {row.runner_up}, {amount(row.margin, row.unit)} behind")
+        giver = row.runner_up_prefill or row.runner_up_source
+        runner_up = row.runner_up if giver is None else f"{giver} → {row.runner_up}"
+        parts.append(f"runner-up {runner_up}, {amount(row.margin, row.unit)} behind")
     parts += [
         f"{policy} in the shadow would have chosen {worker or 'nobody'}" for policy, worker in row.shadows.items()
     ]
@@ -171,6 +181,33 @@ def _candidates(row: DecisionRow) -> Table:
     for one in shown:
         mark = "→ " if one.worker == row.worker else "  "
         table.add_row(*_candidate(mark, one, names), style="bold" if one.worker == row.worker else None)
+    return table
+
+
+def _kinds(row: DecisionRow) -> Table:
+    """The best plan of each kind, the chosen one marked."""
+    alone, chosen = best_alone(row), chosen_plan(row)
+    plans = [plan for kind in (APART, PULL) if (plan := best_plan(row, kind)) is not None]
+    if chosen is not None and chosen not in plans:
+        plans.insert(0, chosen)
+    terms = [plan.terms for plan in plans] + ([] if alone is None else [alone.terms])
+    names = list(dict.fromkeys(name for one in terms for name in one))
+    table = _table()
+    table.add_column("best plan", no_wrap=True)
+    table.add_column("by", no_wrap=True)
+    for name in (*_score_head(row.unit), *map(_term, names), "moved"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("excluded")
+    if alone is not None:
+        took = kind_of(row) == ALONE
+        cells = [alone.worker, _number(alone.score), *(_number(alone.terms.get(name)) for name in names), "–", ""]
+        table.add_row(("→ " if took else "  ") + ALONE, *map(escape, cells), style="bold" if took else None)
+    for plan in plans:
+        took = plan is chosen
+        mark = "→ " if took else "  "
+        values = (_number(plan.terms.get(name)) for name in names)
+        cells = [path(plan), _number(plan.score), *values, f"{plan.moved_tokens:,}", plan.excluded or ""]
+        table.add_row(mark + plan_kind(plan), *map(escape, cells), style="bold" if took else None)
     return table
 
 
@@ -194,11 +231,25 @@ def _outcome(row: DecisionRow) -> Table:
     table.add_column("")
     for name in ("predicted", "observed", "error"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name, predicted, observed in (
+    lines = [
         ("time to first token, ms", row.predicted_ttft_ms, row.ttft_ms),
         ("time between tokens, ms", row.predicted_tpot_ms, row.itl_ms),
         ("cached tokens", row.cached if row.worker else None, row.cached_reported),
-    ):
+    ]
+    plan, legs = chosen_plan(row), row.legs
+    if plan is not None or legs is not None:
+        terms = {} if plan is None else plan.terms
+        prefill = None if plan is None or plan.prefill is None else terms.get("ttft_ms")
+        moved, size = (None, None) if plan is None else (plan.moved_tokens, plan.moved_bytes or None)
+        lines += [
+            ("prefill elsewhere, ms", prefill, None if legs is None else legs.prefill_ms),
+            ("transfer of KV, ms", terms.get("transfer_ms"), None if legs is None else legs.transfer_ms),
+            ("moved tokens", moved, None if legs is None else legs.moved_tokens),
+            ("moved bytes", size, None if legs is None else legs.moved_bytes),
+        ]
+    for name, predicted, observed in lines:
+        if predicted is None and observed is None and name.startswith(("prefill", "moved")):
+            continue
         error = "–" if predicted is None or observed is None else f"{observed - predicted:+,.4g}"
         table.add_row(name, _number(predicted), _number(observed), error)
     return table

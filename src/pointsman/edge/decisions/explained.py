@@ -9,11 +9,14 @@ import numpy as np
 
 from pointsman.core.model.view import Column
 from pointsman.edge.decisions.facts import WorkerFacts
+from pointsman.edge.decisions.legs_of_row import kind_of
+from pointsman.edge.decisions.plans import ALONE
 from pointsman.edge.decisions.slow import Cause, slow_first_token, slow_sentence, slow_tokens
 from pointsman.edge.decisions.state import Recorded
 from pointsman.edge.decisions.step_times import step_times, ttft_parts
 from pointsman.edge.decisions.what_if import WhatIf
 from pointsman.edge.decisions.why import Parts, why
+from pointsman.edge.decisions.why_moved import what_came, why_moved
 from pointsman.edge.telemetry.decision_row import DecisionRow
 
 TTFT, ITL = "ttft", "itl"
@@ -43,6 +46,10 @@ class Explained(msgspec.Struct, omit_defaults=True):
     decision: DecisionRow
     """Without its packed state."""
     why: str
+    moved: str | None = None
+    """Why no KV was moved for it; None: no plan would have, or `why` tells of it."""
+    came: str | None = None
+    """What came of it where it was to be moved."""
     slow: Slow | None = None
     what_if: WhatIf | None = None
     source: str = ""
@@ -65,7 +72,13 @@ def explained(
         facts: of workers, as they are now.
         of: which time's causes are told: ttft or itl; None: that which was further beyond what was predicted.
     """
-    told = Explained(msgspec.structs.replace(row, state=""), why(row, _parts(row, recorded)), source=source)
+    told = Explained(
+        msgspec.structs.replace(row, state=""),
+        why(row, _parts(row, recorded)),
+        why_moved(row) or None if kind_of(row) == ALONE else None,
+        what_came(row) or None,
+        source=source,
+    )
     times = None if recorded is None else step_times(recorded)
     if of not in (TTFT, ITL):
         of = ITL if _slow_in_tokens(row) else TTFT

@@ -10,6 +10,12 @@ What was observed is taken apart in this order, each part bounded by what is lef
     queue         what was predicted to go before it
     waiting       what remains: nobody predicted it
 
+Of a request to which another worker gave KV these are, from the dispatch on:
+
+    prefill       until the other worker had computed the prompt
+    transfer      moving the KV, by the engine's word or until the first token
+    waiting       what remains
+
 Times of a token are those recorded with the decision, or else the least of the requests around it.
 """
 
@@ -21,6 +27,7 @@ from dataclasses import dataclass
 
 from pointsman.core.timing.observer import SHORTEST_STEP_MS
 from pointsman.edge.decisions.facts import WorkerFacts
+from pointsman.edge.decisions.legs_of_row import was_moved
 from pointsman.edge.decisions.prefixes import latest_with
 from pointsman.edge.decisions.words import count, listed, ms
 from pointsman.edge.telemetry.decision_row import DecisionRow
@@ -45,7 +52,7 @@ class Cause:
     """One thing that took time."""
 
     kind: str
-    """tries, front_end, slow_worker, lost_cache, unknown_cache, prompt, queue, waiting, batch."""
+    """tries, front_end, slow_worker, lost_cache, unknown_cache, prompt, queue, prefill, transfer, waiting, batch."""
     ms: float
     text: str
 
@@ -88,6 +95,9 @@ def slow_first_token(
     else:
         causes.append(Cause("front_end", before, "it was not sent before (tokenizing, deciding)"))
     left = row.first_token_ms - before
+    if was_moved(row):
+        causes += _elsewhere(row, left)
+        return sorted((cause for cause in causes if cause.ms > 0), key=lambda cause: -cause.ms)
     learned_ms = 0.0 if times is None else times.token_ms
     own = _own_ratio(row, _token_ms(row, around, learned_ms))
     factor = slowness(row, own, around, facts, times, ttft_ratio)
@@ -147,6 +157,24 @@ def slow_sentence(row: DecisionRow, causes: Sequence[Cause], what: str = "first 
 
 
 # ---- what it computed
+
+
+def _elsewhere(row: DecisionRow, left_ms: float) -> list[Cause]:
+    """What other workers had to do with it."""
+    legs, causes = row.legs, []
+    if legs is None:
+        return []
+    prefill_ms = min(left_ms, legs.prefill_ms or 0.0)
+    if prefill_ms:
+        causes.append(Cause("prefill", prefill_ms, f"{legs.prefill} computed its prompt"))
+    transfer_ms = min(left_ms - prefill_ms, legs.transfer_ms or 0.0)
+    if transfer_ms:
+        size = "" if not legs.moved_bytes else f", {legs.moved_bytes / 1e6:,.1f} MB"
+        giver = legs.prefill or legs.source
+        causes.append(Cause("transfer", transfer_ms, f"KV was moved from {giver} to {row.worker}{size}"))
+    rest = left_ms - prefill_ms - transfer_ms
+    causes.append(Cause("waiting", rest, f"{row.worker} took so long for the rest"))
+    return causes
 
 
 def _computing(
@@ -239,7 +267,9 @@ def _token_ms(row: DecisionRow, around: Sequence[DecisionRow], learned_ms: float
 
 
 def _computed(row: DecisionRow) -> tuple[int, float] | None:
-    """New prompt tokens, and the time from its dispatch to its first token; None where nothing was computed."""
+    """New prompt tokens, and the time from its dispatch to its first token; None where nothing was computed there."""
+    if was_moved(row):
+        return None
     found = row.cached if row.cached_reported is None else row.cached_reported
     new = row.prompt_tokens - found
     if row.first_token_ms is None or new <= 0:
@@ -321,7 +351,12 @@ def _median_of(values: Sequence[float]) -> float:
 
 
 def ttft_ratio(row: DecisionRow) -> float | None:
-    """Observed over predicted; None where much had to be computed that was thought cached: that was not predicted."""
+    """Observed over predicted; None where much had to be computed that was thought cached: that was not predicted.
+
+    Nor where another worker had part in it.
+    """
+    if row.legs is not None:
+        return None
     return None if _lost_tokens(row) > row.prompt_tokens // 10 else _own_ratio(row, 0.0)
 
 

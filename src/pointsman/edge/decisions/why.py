@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from pointsman.core.model.view import Exclusion
+from pointsman.edge.decisions.legs_of_row import kind_of
+from pointsman.edge.decisions.plans import ALONE
+from pointsman.edge.decisions.why_moved import why_moved
 from pointsman.edge.decisions.words import amount, count, listed, ms
 from pointsman.edge.telemetry.decision_row import DecisionRow, LoggedCandidate
 
@@ -44,9 +47,17 @@ def why(row: DecisionRow, ttft_parts: Parts | None = None) -> str:
     Args:
         ttft_parts: what `ttft_ms` of the candidates is made of, where the recorded state of the fleet tells.
     """
-    sentence = _main(row, ttft_parts or {})
+    sentence = _main(row, ttft_parts or {}) if kind_of(row) == ALONE else f"{why_moved(row)}{_next(row)}"
     extra = [part for part in (_attempts(row), _note(row)) if part]
     return "; ".join([sentence, *extra])
+
+
+def _next(row: DecisionRow) -> str:
+    """The best of the other plans, where that moves KV, too."""
+    giver = row.runner_up_prefill or row.runner_up_source
+    if giver is None or row.runner_up is None or not row.margin or row.margin < 0:
+        return ""
+    return f"; {giver} → {row.runner_up} was next, {amount(row.margin, row.unit)} dearer"
 
 
 def _main(row: DecisionRow, parts: Parts) -> str:
