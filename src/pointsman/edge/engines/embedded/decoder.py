@@ -34,6 +34,11 @@ class Decoder:
         """Of the model; the first look takes as long as reading all its weights."""
         return fingerprint(self.config, self._weights)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        return self._weights.bytes
+
     def forward(self, parts: list[Part], kv: KvBlocks) -> Array:
         """Logits [wanted part, vocabulary] of those parts that want them; keys and values go to their blocks."""
         batch = lay_out(parts, kv, self.tile)

@@ -7,6 +7,11 @@ from pointsman.edge.engines.openai_server.requests import ChatBody, CompletionBo
 from pointsman.edge.engines.openai_server.spec import SpecMaker
 
 _TEXT = "text"
+_NOT_THERE = (
+    *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "allowed_token_ids"),
+    *("bad_words", "logits_processors", "use_beam_search", "truncate_prompt_tokens", "prompt_embeds"),
+)
+"""Fields of vLLM that would change the answer."""
 
 
 class EmbeddedSpecs(SpecMaker):
@@ -19,7 +24,12 @@ class EmbeddedSpecs(SpecMaker):
             raise bad_request(f"response_format of type {form!r} is not supported by this engine.", "response_format")
         if body.prompt_logprobs is not None:
             raise bad_request("prompt_logprobs are not supported by this engine.", "prompt_logprobs")
+        for name in _NOT_THERE:
+            if getattr(body, name):
+                raise bad_request(f"{name} is not supported by this engine; leave it out.", name)
         if isinstance(body, ChatBody):
+            if body.echo:
+                raise bad_request("echo is not supported in chats by this engine.", "echo")
             if isinstance(body.tool_choice, dict) or body.tool_choice == "required":
                 raise bad_request(
                     "this engine shows tools to the model and calls none: tool_choice may be none or auto.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
+from functools import partial
 
+from pointsman.edge.engines.embedded.background import in_background
 from pointsman.edge.engines.embedded.blas_threads import limit_blas_threads
 from pointsman.edge.engines.embedded.kv_transfers import EmbeddedTransfers, make_transfers
 from pointsman.edge.engines.embedded.loaded_model import LoadedModel, load_model
@@ -65,11 +66,11 @@ class EmbeddedServer:
         limit_blas_threads(self.settings.threads)
         began_s = time.perf_counter()
         if model is None:
-            model = await asyncio.to_thread(load_model, self.settings.model)
+            model = await in_background(partial(load_model, self.settings.model))
         transfer = self.settings.transfer
         if transfer is not None:
             # Made once, here, since it reads all weights.
-            await asyncio.to_thread(getattr, model.decoder, "fingerprint")
+            await in_background(partial(getattr, model.decoder, "fingerprint"))
         state = EmbeddedState(self.settings, model, self._publisher)
         more: Routes = {}
         if transfer is not None:

@@ -67,6 +67,17 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     prompt_logprobs: int | None = None
     response_format: dict[str, object] | None = None
     kv_transfer_params: dict[str, object] | None = None
+    structured_outputs: object = None
+    guided_json: object = None
+    guided_regex: object = None
+    guided_choice: object = None
+    guided_grammar: object = None
+    allowed_token_ids: object = None
+    bad_words: object = None
+    logits_processors: object = None
+    use_beam_search: object = None
+    truncate_prompt_tokens: object = None
+    prompt_embeds: object = None
 
 
 class ChatBody(GenerationBody, kw_only=True):
