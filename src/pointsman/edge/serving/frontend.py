@@ -21,6 +21,7 @@ from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.decisions.ring import DecisionRing
 from pointsman.edge.decisions.routes import DecisionRoutes
+from pointsman.edge.engines.facts import EngineFacts
 from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.admin_auth import AdminAuth
 from pointsman.edge.serving.certificates import Certificates
@@ -67,6 +68,7 @@ from pointsman.edge.serving.tenants.tenancy import Tenancy
 from pointsman.edge.serving.ticks import Ticks
 from pointsman.edge.serving.workers.collector import DiscoveryCollector
 from pointsman.edge.serving.workers.engines import Engines
+from pointsman.edge.serving.workers.roles import Roles
 from pointsman.edge.serving.workers.routes import WorkerRoutes
 from pointsman.edge.telemetry.decision_log import DecisionLog
 from pointsman.edge.telemetry.traffic import Traffic
@@ -198,6 +200,7 @@ class Frontend:
             self.ledger,
             self._clock,
             random.Random(settings.seed),
+            Roles(self.ledger, self.emit, self._facts, self._clock),
             settings.step_priors,
         )
         self.membership = self.engines.membership
@@ -393,6 +396,8 @@ class Frontend:
             link = self.links.of(event.spec.id)
             self.pool.hide(link.origin, link.api_key)
         self.ledger.apply(event)
+        if isinstance(event, WorkerJoined | WorkerChanged):
+            self.engines.described(event.spec)
         if isinstance(event, WorkerJoined):
             self.drains.joined(event.spec)
         elif isinstance(event, WorkerLeft):
@@ -423,6 +428,9 @@ class Frontend:
 
     def _engine_names(self) -> list[str]:
         return [engine.name for engine in self._prober.statuses()]
+
+    def _facts(self, engine: str) -> EngineFacts | None:
+        return next((one.facts for one in self._prober.statuses() if one.name == engine), None)
 
     def _not_http(self, status: int, message: str) -> bytes:
         """Body of an answer to what is no proper request."""

@@ -13,7 +13,8 @@ from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.membership import CONFIGURATION, Membership
 from pointsman.edge.cluster.replicas.bus import Gone, Heard, NoBus, Tell
 from pointsman.edge.serving.drains import UnknownEngineError
-from pointsman.edge.serving.workers.registrar import Registrar, TakenError
+from pointsman.edge.serving.workers.registrar import Registrar
+from pointsman.edge.serving.workers.roles import TakenError
 from pointsman.edge.serving.workers.settings import RecordReader
 
 

@@ -1,7 +1,7 @@
-"""Registrations: engines that were named over the admin API, and orders to drain, the same in all front ends. Pure.
+"""Registrations: engines that were named over the admin API, and orders to them, the same in all front ends. Pure.
 
-Each name has one registration and one order; of two the later one counts, whichever way they come. A deletion is a
-registration without a record, kept so that no older word brings the engine back.
+Each name has one registration and one order of a kind; of two the later one counts, whichever way they come. A deletion
+is a registration without a record, kept so that no older word brings the engine back.
 """
 
 from __future__ import annotations
@@ -53,11 +53,29 @@ class DrainOrder(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.stamp_ms, self.replica)
 
 
+class RoleOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That an engine shall compute other stages than those with which it was named."""
+
+    name: str
+    stamp_ms: float
+    replica: str
+    was: str
+    """Its role as whoever named it said then: when that changes the order is over."""
+    role: str | None = None
+    """None: it is as it was named."""
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """Of two the larger one counts."""
+        return (self.stamp_ms, self.replica)
+
+
 class WorkersMessage(msgspec.Struct, omit_defaults=True):
     """What front ends tell each other."""
 
     registrations: list[Registration] = []
     drains: list[DrainOrder] = []
+    roles: list[RoleOrder] = []
     number: int | None = None
     """The others answer with it once they did what it says."""
     done: tuple[str, int] | None = None
@@ -71,6 +89,7 @@ class Registrations:
         self._latest: dict[str, Registration] = {}
         self._heard_ms: dict[str, float] = {}
         self._drains: dict[str, DrainOrder] = {}
+        self._roles: dict[str, RoleOrder] = {}
 
     def merge(self, registration: Registration, now_ms: float) -> bool:
         """Whether this is news. What is older than what is known is none."""
@@ -98,9 +117,32 @@ class Registrations:
             # With the same stamp, as no other order is given: nobody who knows this one does anything.
             self._drains[name] = msgspec.structs.replace(order, reason=None, grace_s=None)
 
+    def merge_role(self, order: RoleOrder) -> bool:
+        """Whether this is news."""
+        known = self._roles.get(order.name)
+        if (known is not None and known.order >= order.order) or (known is None and len(self._roles) >= MOST):
+            return False
+        self._roles[order.name] = order
+        return True
+
+    def role_ended(self, name: str) -> None:
+        """Whoever names the engine says another role by now: the order does not hold any more, anywhere."""
+        order = self._roles.get(name)
+        if order is not None:
+            self._roles[name] = msgspec.structs.replace(order, role=None)
+
+    def role(self, name: str) -> RoleOrder | None:
+        """The latest order for an engine."""
+        return self._roles.get(name)
+
+    def roles(self) -> tuple[RoleOrder, ...]:
+        """All of them."""
+        return tuple(self._roles.values())
+
     def next_stamp_ms(self, name: str, wall_ms: float) -> float:
         """A stamp that counts above all that is known of a name, even if clocks differ."""
-        known = [entry.stamp_ms for entry in (self._latest.get(name), self._drains.get(name)) if entry is not None]
+        entries = (self._latest.get(name), self._drains.get(name), self._roles.get(name))
+        known = [entry.stamp_ms for entry in entries if entry is not None]
         return max([wall_ms, *(stamp_ms + 0.001 for stamp_ms in known)])
 
     def get(self, name: str) -> Registration | None:
@@ -145,3 +187,6 @@ class Registrations:
         for order in list(self._drains.values()):
             if wall_ms - order.stamp_ms >= FORGET_AFTER_MS and (order.reason is None or order.name not in there):
                 del self._drains[order.name]
+        for role in self.roles():
+            if wall_ms - role.stamp_ms >= FORGET_AFTER_MS and (role.role is None or role.name not in there):
+                del self._roles[role.name]

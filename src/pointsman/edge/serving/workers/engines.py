@@ -12,7 +12,7 @@ from functools import partial
 
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError
-from pointsman.core.model.worker import WorkerSpec, engine_of
+from pointsman.core.model.worker import Role, WorkerSpec, engine_of
 from pointsman.edge.cluster.discovery.discovery import (
     Discovery,
     DiscoveryState,
@@ -36,6 +36,7 @@ from pointsman.edge.serving.workers.report import (
     discovery_report,
     workers_document,
 )
+from pointsman.edge.serving.workers.roles import Roles
 from pointsman.edge.serving.workers.settings import DiscoverySettings
 from pointsman.edge.traces.profile_file import load_profile
 
@@ -58,6 +59,7 @@ class Engines:
         ledger: Ledger,
         now_ms: Clock,
         rng: random.Random,
+        roles: Roles,
         profiles: Collection[str] = (),
         wall_ms: Clock = _wall_ms,
     ) -> None:
@@ -68,7 +70,8 @@ class Engines:
         self._began_ms = now_ms()
         self._profiles = set(profiles)
         self.membership = Membership(prober, drains)
-        self.registrar = Registrar(self.membership, drains, bus, settings.read, self._answers, now_ms, wall_ms)
+        self._roles = roles
+        self.registrar = Registrar(self.membership, drains, bus, settings.read, self._answers, now_ms, wall_ms, roles)
         self._client = None if settings.etcd is None else EtcdClient(settings.etcd)
         self._places = self._make_places(settings, bus, rng)
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,6 +128,7 @@ class Engines:
     def look(self) -> None:
         """Every second or so."""
         self.registrar.look()
+        self._roles.look()
 
     def joining(self, spec: WorkerSpec) -> str | None:
         """The key of the engine of a worker that is about to join or change; the ledger knows its profile then."""
@@ -136,6 +140,10 @@ class Engines:
                 _log.error("step times of workers with profile %s are learned from nothing: %s", spec.profile, error)
         source = self.membership.source(engine_of(spec.id))
         return None if source is None else source.api_key
+
+    def described(self, spec: WorkerSpec) -> None:
+        """The ledger has heard of a worker that joined or changed: its role may be another one by order."""
+        self._roles.described(spec, self.registrar.role_of(spec))
 
     def statuses(self) -> tuple[DiscoveryStatus, ...]:
         """All places."""
@@ -160,6 +168,8 @@ class Engines:
     def document(self) -> WorkersDocument:
         """For `GET /v1/workers`."""
         requests: Counter[str] = Counter()
+        roles: dict[str, Role] = {}
         for worker in self._ledger.snapshot().workers:
             requests[engine_of(worker.id)] += worker.running
-        return workers_document(self.report(), self._prober.statuses(), self.membership, self._drains, requests)
+            roles[engine_of(worker.id)] = worker.spec.role
+        return workers_document(self.report(), self._prober.statuses(), self.membership, self._drains, requests, roles)

@@ -9,25 +9,29 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pointsman.core.model.errors import ConfigError, PointsmanError
+from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.worker import Role, WorkerSpec, engine_of
 from pointsman.edge.cluster.discovery.discovery import DiscoveryState, DiscoveryStatus, ReadRecord
 from pointsman.edge.cluster.discovery.record import RegisteredRecord, record_of_json
-from pointsman.edge.cluster.discovery.registrations import DrainOrder, Registration, Registrations, WorkersMessage
+from pointsman.edge.cluster.discovery.registrations import (
+    DrainOrder,
+    Registration,
+    Registrations,
+    RoleOrder,
+    WorkersMessage,
+)
 from pointsman.edge.cluster.members import WorkerSource, checked, same_url
 from pointsman.edge.cluster.membership import API, Member, Membership
 from pointsman.edge.cluster.replicas.bus import Bus, ReplicaId
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.drains import Drains, UnknownEngineError
+from pointsman.edge.serving.workers.roles import Roles, TakenError
 
 _log = logging.getLogger("pointsman.serving")
 
 TOPIC = "workers"
 REACH_S = 0.5
 """What other front ends get to answer."""
-
-
-class TakenError(PointsmanError):
-    """Another engine has that name or URL, or another place names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,9 @@ class Registrar:
         answers: Callable[[str], bool],
         now_ms: Clock,
         wall_ms: Clock,
+        roles: Roles | None = None,
     ) -> None:
+        self._roles = roles
         self._answers = answers
         self._membership = membership
         self._drains = drains
@@ -171,6 +177,32 @@ class Registrar:
             raise TakenError(f"{name} was deleted and drains for that; post it again to keep it")
         self._drains.resume(name)
         return await self._order(name, None, None)
+
+    async def change_role(self, name: str, role: Role) -> Reach:
+        """It computes other stages from now on, at any front end; what is there ends as it began.
+
+        Raises UnknownEngineError, and TakenError where that can't be.
+        """
+        if self._roles is None:
+            raise TakenError("roles can't be changed here")
+        was = self._roles.told(name)
+        self._roles.check(name, role)
+        stamp_ms = self._book.next_stamp_ms(name, self._wall_ms())
+        order = RoleOrder(name, stamp_ms, self._bus.replica, was.value, None if role is was else role.value)
+        self._book.merge_role(order)
+        self._roles.do(order)
+        return await self._tell(WorkersMessage(roles=[order]))
+
+    def role_of(self, spec: WorkerSpec) -> RoleOrder | None:
+        """The order that holds for a worker as it is described now; None: there is none, or none any more."""
+        order = self._book.role(engine_of(spec.id))
+        if order is None or order.role is None:
+            return None
+        if order.was == spec.role.value:
+            return order
+        self._book.role_ended(order.name)
+        _log.info("%s: is described as %s now, so the order to be %s is over", order.name, spec.role, order.role)
+        return None
 
     def look(self) -> None:
         """Every second or so: what has not been said again in time leaves."""
@@ -319,6 +351,9 @@ class Registrar:
         for order in message.drains:
             if self._book.merge_drain(order):
                 self._do(order)
+        for role in message.roles:
+            if self._book.merge_role(role) and self._roles is not None:
+                self._roles.do(role)
         if message.number is not None:
             self._bus.publish(TOPIC, msgspec.json.encode(WorkersMessage(done=(replica, message.number))))
         if message.done is not None and message.done[0] == self._bus.replica:
@@ -352,4 +387,4 @@ class Registrar:
 
     def _whole(self) -> bytes:
         registrations, drains = self._book.everything()
-        return msgspec.json.encode(WorkersMessage(registrations, drains))
+        return msgspec.json.encode(WorkersMessage(registrations, drains, list(self._book.roles())))

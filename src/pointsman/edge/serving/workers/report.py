@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from pointsman.core.model.worker import Role
 from pointsman.edge.cluster.discovery.discovery import DiscoveryStatus
 from pointsman.edge.cluster.membership import CONFIGURATION, Membership
 from pointsman.edge.cluster.status import EngineStatus
@@ -98,8 +99,9 @@ def workers_document(
     membership: Membership,
     drains: Drains,
     requests: Mapping[str, int],
+    roles: Mapping[str, Role],
 ) -> WorkersDocument:
-    """All engines by name, with how many requests are at each. Never with a key."""
+    """All engines by name, with how many requests are at each, and the role that it has now. Never with a key."""
     views = []
     for engine in sorted(engines, key=lambda one: one.name):
         member, drain = membership.member(engine.name), drains.of(engine.name)
@@ -108,7 +110,7 @@ def workers_document(
                 engine.name,
                 engine.url,
                 CONFIGURATION if member is None else member.origin,
-                "" if member is None else str(member.source.role),
+                str(roles.get(engine.name) or ("" if member is None else member.source.role)),
                 str(engine.state),
                 engine.reason,
                 requests.get(engine.name, 0),

@@ -1,4 +1,4 @@
-"""Routes of the admin port for engines: list, register, delete, drain, resume."""
+"""Routes of the admin port for engines: list, register, delete, drain, resume, change their role."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from aiohttp import web
 from msgspec import Meta
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.worker import Role
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.serving.drains import Drains, UnknownEngineError
-from pointsman.edge.serving.workers.registrar import Reach, Registrar, TakenError
+from pointsman.edge.serving.workers.registrar import Reach, Registrar
 from pointsman.edge.serving.workers.report import WorkersDocument
+from pointsman.edge.serving.workers.roles import TakenError
 from pointsman.edge.wire.errors import error_body
 
 MOST_BODY_BYTES = 65_536
@@ -25,6 +27,12 @@ class DrainBody(msgspec.Struct, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(min_length=1)] = "by hand"
     grace: str | None = None
     """What requests there get, such as `5m`, or `0s`: they move at once. Absent: `control-plane.drain_grace`."""
+
+
+class RoleBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of `POST /v1/workers/{name}/role`."""
+
+    role: Role
 
 
 class FrontEndsReport(msgspec.Struct):
@@ -40,7 +48,7 @@ class ChangeReport(msgspec.Struct, omit_defaults=True):
 
     name: str
     state: str
-    """registered, named (another place names it already), draining, resumed, deleted."""
+    """registered, named (another place names it already), draining, resumed, deleted, role …."""
     requests: int
     """Of this front end, that are there."""
     front_ends: FrontEndsReport
@@ -64,6 +72,7 @@ class WorkerRoutes:
             web.delete("/v1/workers/{name}", self._delete),
             web.post("/v1/workers/{name}/drain", self._drain),
             web.post("/v1/workers/{name}/resume", self._resume),
+            web.post("/v1/workers/{name}/role", self._role),
         ]
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -122,6 +131,20 @@ class WorkerRoutes:
         except TakenError as error:
             return _refused(409, str(error))
         return _json(200, self._report(name, "resumed", reach))
+
+    async def _role(self, request: web.Request) -> web.Response:
+        name, body = request.match_info["name"], await request.read()
+        try:
+            wanted = msgspec.json.decode(body, type=RoleBody)
+        except msgspec.MsgspecError as error:
+            return _refused(400, f'expected {{"role": "prefill"}}, decode or both: {error}', "role")
+        try:
+            reach = await self._registrar.change_role(name, wanted.role)
+        except UnknownEngineError as error:
+            return _refused(404, str(error))
+        except TakenError as error:
+            return _refused(409, str(error))
+        return _json(200, self._report(name, f"role {wanted.role}", reach))
 
     def _report(self, name: str, state: str, reach: Reach) -> ChangeReport:
         front_ends = FrontEndsReport(reach.reached, list(reach.missing))
