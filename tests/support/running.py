@@ -21,12 +21,15 @@ _MARK = "POINTSMAN_TEST_MARK"
 class Running:
     """One `pointsman …` in the background; its lines (stdout and stderr) as they come."""
 
-    def __init__(self, arguments: tuple[str, ...], directory: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self, arguments: tuple[str, ...], directory: Path, environ: dict[str, str], within: tuple[str, ...] = ()
+    ) -> None:
+        """`within`: what the command is put behind, such as a network namespace."""
         self.mark = uuid.uuid4().hex
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pointsman.app.cli.main", *arguments],
+            [*within, sys.executable, "-m", "pointsman.app.cli.main", *arguments],
             cwd=directory,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **environ, _MARK: self.mark},
             stdin=subprocess.DEVNULL,

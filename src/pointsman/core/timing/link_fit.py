@@ -31,11 +31,11 @@ _STRANGE = 3
 """Transfers of one size, all off to one side by more than twice, that mean that the link has changed."""
 _STRANGE_LOG = math.log(2)
 
-_FLOOR_DEVIATION = 1.5
-"""Of priors' logarithms: a factor of 4 to 5 is usual, 10 happens. Floors depend on software more than on the link."""
-_COMMON_DEVIATION = 1.5
-"""Of what all classes have in common."""
-_OWN_DEVIATION = 0.4
+_FLOOR_DEVIATION = 2.0
+"""Of priors' logarithms: 10 times as much is usual. Floors depend on software more than on the link."""
+_COMMON_DEVIATION = 3.0
+"""Of what all classes have in common: from 40 GB/s of a prior to 6 MB/s of a leased line it is 9."""
+_OWN_DEVIATION = 0.3
 """Of what one class has for itself."""
 _NOISE = 0.15
 """Of one transfer's time."""
@@ -118,7 +118,7 @@ class LinkFit:
         if self._is_fitted:
             return
         table = self._table()
-        starts = (self._values, _guess(*table[1:3]))
+        starts = (self._values, *_guesses(self._values, *table[1:3]))
         self._values = self._descend(min(starts, key=lambda values: self._cost(values, *table)), *table)
         floor_ms, *speeds = np.exp(self._values * _SIGNS).tolist()
         self._estimate = LinkEstimate(
@@ -170,12 +170,13 @@ class LinkFit:
         return values
 
 
-def _guess(shared: Numbers, logs: Numbers) -> Numbers:
-    """Where the smallest transfer is all floor, and the largest has none."""
+def _guesses(values: Numbers, shared: Numbers, logs: Numbers) -> tuple[Numbers, ...]:
+    """Where the smallest transfer is all floor, where the largest has none, and both."""
     largest = int(np.argmax(shared))
-    a_byte = logs[largest] - math.log(max(shared[largest], 1.0))
-    guessed: Numbers = np.clip(np.array([logs[int(np.argmin(shared))], *[a_byte] * _CLASSES]), _LOW, _HIGH)
-    return guessed
+    floor = float(np.clip(logs[int(np.argmin(shared))], _LOW[0], _HIGH[0]))
+    a_byte = float(np.clip(logs[largest] - math.log(max(shared[largest], 1.0)), _LOW[1], _HIGH[1]))
+    a_bytes = [a_byte] * _CLASSES
+    return np.array([floor, *values[1:]]), np.array([values[0], *a_bytes]), np.array([floor, *a_bytes])
 
 
 def _precision() -> Numbers:

@@ -1,0 +1,141 @@
+"""Machines in network namespaces whose links are shaped: what `doctor links` measures, and a front end learns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.running import Running
+from support.shaped_network import ShapedNetwork
+
+pytestmark = pytest.mark.faults
+
+TOKEN = {"POINTSMAN_NODE_TOKEN": "a-token-for-tests"}
+RATES = {"a": 1_000, "b": 1_000, "c": 50, "d": 10_000, "e": 10_000}
+"""Mb/s of the machines' links."""
+TRIES = 3
+"""Another process may have had the processor."""
+_NEAR = 0.2
+_WHAT_TCP_NEEDS = 1.5
+"""How much faster an unshaped link has to be for a shaped one's rate to be the shaping's."""
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def network() -> Iterator[ShapedNetwork]:
+    why_not = ShapedNetwork.why_not()
+    if why_not is not None:
+        pytest.skip(why_not)
+    with ShapedNetwork() as network:
+        yield network
+
+
+@pytest.fixture
+def start(network: ShapedNetwork, tmp_path: Path) -> Iterator[Start]:
+    running: list[Running] = []
+
+    def start(machine: str, *arguments: str) -> Running:
+        running.append(Running(arguments, tmp_path, TOKEN, network.prefix(machine)))
+        return running[-1]
+
+    yield start
+    for process in reversed(running):
+        process.close()
+
+
+def nodes_of(network: ShapedNetwork, start: Start, names: str, **rates: int | None) -> dict[str, str]:
+    """Nodes on new machines, by name; their URLs."""
+    addresses = {name: network.add(name, rates[name]) for name in names}
+    running = {name: start(name, "node", "--listen", f"{address}:8090") for name, address in addresses.items()}
+    for process in running.values():
+        process.line("node at")
+    return {name: f"http://{address}:8090" for name, address in addresses.items()}
+
+
+def measured(start: Start, file: Path, urls: dict[str, str], *arguments: str) -> tuple[int, dict[tuple[str, str], Any]]:
+    """Status of `doctor links` on the first machine, and what it says of each direction."""
+    named = [part for name, url in urls.items() for part in ("--node", f"{name}={url}")]
+    first = next(iter(urls))
+    process = start(first, "doctor", "links", *named, "--transport", "tcp", "--json", str(file), *arguments)
+    status = process.process.wait(240)
+    assert status in (0, 1), process.rest()
+    document = json.loads(file.read_text())
+    assert document["failures"] == []
+    return status, {(link["source"], link["target"]): link for link in document["links"]}
+
+
+def off(links: dict[tuple[str, str], Any]) -> dict[tuple[str, str], float]:
+    """Directions whose rate is not that of the slower of both links, and how many times that it is."""
+    found = {}
+    for (source, target), link in links.items():
+        times = link["gb_per_s"] / (min(RATES[source], RATES[target]) / 8000)
+        if abs(times - 1) > _NEAR:
+            found[source, target] = times
+    return found
+
+
+def test_rates_are_measured_as_they_are_shaped_and_a_front_end_learns_them(
+    network: ShapedNetwork, start: Start, tmp_path: Path
+) -> None:
+    urls = nodes_of(network, start, "abc", **RATES)
+    serve = start("a", "serve", "--wait-for-engines", "--port", "0", "--admin-port", "0")
+    admin_url = serve.line("pointsman serves").split("admin: ")[1].split(";")[0]
+    save, arguments = tmp_path / "links.yaml", ("--seconds", "0.5", "--save", str(tmp_path / "links.yaml"))
+    for _ in range(TRIES):
+        status, links = measured(start, tmp_path / "links.json", urls, *arguments, "--admin", admin_url)
+        wrong = off(links)
+        if not wrong:
+            break
+    assert not wrong
+    assert len(links) == 6
+    assert status == 1  # c is slower than the others, and that is said
+    findings = json.loads((tmp_path / "links.json").read_text())["findings"]
+    assert [finding["text"].partition(",")[0] for finding in findings] == ["c: all 4 links from and to it are slow"]
+    with_file = start("a", "serve", "--wait-for-engines", "--config", str(configured(tmp_path, save)))
+    for process in (serve, with_file):
+        admin = admin_url
+        if process is with_file:
+            admin = process.line("pointsman serves").split("admin: ")[1].split(";")[0]
+        learned = known(start, tmp_path, network, admin)
+        for pair in links:
+            rate = min(RATES[name] for name in pair) / 8000
+            assert learned[pair]["gb_per_s"]["16MiB"] == pytest.approx(rate, rel=0.25), pair
+
+
+def test_ten_gigabits_are_measured_where_the_machine_can_move_more(
+    network: ShapedNetwork, start: Start, tmp_path: Path
+) -> None:
+    urls, quick = nodes_of(network, start, "de", **RATES), ("--seconds", "0.5")
+    for _ in range(TRIES):
+        _, links = measured(start, tmp_path / "links.json", urls, *quick)
+        wrong = off(links)
+        if not wrong:
+            return
+    assert all(times < 1 for times in wrong.values()), wrong
+    free = nodes_of(network, start, "fg", f=None, g=None)
+    _, unshaped = measured(start, tmp_path / "free.json", free, *quick)
+    most = max(link["gb_per_s"] for link in unshaped.values())
+    assert most < _WHAT_TCP_NEEDS * RATES["d"] / 8000, f"{wrong}, but {most} GB/s without shaping"
+    pytest.skip(f"10 Gb/s are more than this machine moves now: {most:.2g} GB/s without any shaping")
+
+
+def configured(folder: Path, links: Path) -> Path:
+    config = folder / "pointsman.yaml"
+    config.write_text(f"control-plane: {{listen_port: 0, admin_port: 0}}\nlinks: {{file: {links}}}\n")
+    return config
+
+
+def known(start: Start, folder: Path, network: ShapedNetwork, admin_url: str) -> dict[tuple[str, str], Any]:
+    """What a front end on machine a believes; asked from there, for its port is of that machine only."""
+    script = folder / "ask.py"
+    script.write_text("import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())")
+    asked = [*network.prefix("a"), sys.executable, str(script), f"{admin_url}/v1/links"]
+    answer = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
+    return {(link["source"], link["target"]): link for link in json.loads(answer)["links"]}
