@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from urllib.parse import urlsplit
 
 from pointsman.core.model.worker import WorkerSpec
 from pointsman.core.timing.link_learning import LinkLearner, LinkRow
@@ -102,4 +101,10 @@ def machine_of(spec: WorkerSpec) -> str:
     """The name of the machine that a worker runs on: as told, else the host of its URL."""
     if spec.place and spec.place[0]:
         return spec.place[0]
-    return urlsplit(spec.url).hostname or spec.url
+    return _host(spec.url)
+
+
+def _host(url: str) -> str:
+    """Of `http://host:port` or `http://[v6]:port`, which is all that a worker's URL is."""
+    place = url.partition("://")[2].partition("/")[0] or url
+    return place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0].lower()
