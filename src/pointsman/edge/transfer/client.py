@@ -228,7 +228,7 @@ class TransferClient:
                     else:
                         contents = await asyncio.to_thread(coding.decoded, data, self._layout)
                     self._hand_on(read, place, contents)
-                limit.reschedule(asyncio.get_running_loop().time() + self._idle_s)
+                self._go_on(limit)
 
     async def _over_memory(self, read: _Read, places: Sequence[int], wire: Wire, neighbour: Neighbour) -> None:
         staging = memoryview(bytearray(self._layout.block_bytes))
@@ -242,7 +242,7 @@ class TransferClient:
                 if copied > _TURN_BYTES:
                     copied = 0
                     await asyncio.sleep(0)
-                limit.reschedule(asyncio.get_running_loop().time() + self._idle_s)
+                self._go_on(limit)
 
     async def _over_nixl(self, read: _Read, places: Sequence[int], wire: Wire, answer: Answer) -> None:
         agent, offer = self._nixl, answer.nixl
@@ -264,6 +264,12 @@ class TransferClient:
                     raise
                 for at, (place, frame) in enumerate(zip(some, frames, strict=True)):
                     self._check(read, place, frame, agent.staged(at))
+
+    def _go_on(self, limit: asyncio.Timeout) -> None:
+        """Something came: the time-out begins anew. Not for each block, since that costs more than small blocks do."""
+        now_s, when_s = asyncio.get_running_loop().time(), limit.when()
+        if when_s is not None and when_s - now_s < self._idle_s * 0.9:
+            limit.reschedule(now_s + self._idle_s)
 
     async def _frame(self, read: _Read, place: int, wire: Wire) -> Frame:
         head = bytearray(FRAME_BYTES)
