@@ -14,6 +14,7 @@ from pointsman.app.cli.admin_client import admin_url_option
 from pointsman.app.cli.explain_log import LogFiles
 from pointsman.app.cli.explain_source import FrontEnds, NothingFoundError, Source
 from pointsman.app.cli.explain_table import print_explained, print_list, print_skew, print_summary
+from pointsman.app.cli.explain_transfers import print_transfers
 from pointsman.app.cli.output import json_option, write_json
 from pointsman.core.policies.policy import Policy
 from pointsman.core.policies.registry import PolicyRegistry
@@ -66,8 +67,10 @@ def _what_if_policy(ctx: click.Context, param: click.Parameter, text: str | None
 )
 @click.option("--limit", type=click.IntRange(1, MOST_LIMIT), metavar="N", help="With --worst: how many. [default: 1]")
 @click.option("--skew", "ask_skew", is_flag=True, help="Whether load is uneven, and why.")
+@click.option("--transfers", "ask_transfers", is_flag=True, help="What moving KV between workers saved and lost.")
 @click.option("--what-if", "other", metavar="policy=NAME", callback=_what_if_policy, help="What it would have chosen.")
 @click.option("--worker", help="Only decisions for this worker.")
+@click.option("--prefill-worker", help="Only requests whose prompt this worker was to compute for another one.")
 @click.option("--model", help="Only requests for this model.")
 @click.option("--policy", "by_policy", help="Only decisions by this policy.")
 @click.option("--status", help="Only requests that ended so, or run: running, finished, refused, failed, cancelled.")
@@ -89,8 +92,10 @@ def explain(
     worst: str | None,
     limit: int | None,
     ask_skew: bool,
+    ask_transfers: bool,
     other: str | None,
     worker: str | None,
+    prefill_worker: str | None,
     model: str | None,
     by_policy: str | None,
     status: str | None,
@@ -106,25 +111,40 @@ def explain(
 
     Ends with 1 if there is no such decision, or no recorded state for --what-if; with 2 if nobody could be asked.
     """
-    texts = {"worker": worker, "model": model, "policy": by_policy, "status": status, "since": since}
+    texts = {
+        "worker": worker,
+        "prefill_worker": prefill_worker,
+        "model": model,
+        "policy": by_policy,
+        "status": status,
+        "since": since,
+    }
     filters = [(name, text) for name, text in texts.items() if text is not None]
     if decision_id == "":
         raise click.UsageError("ID is empty: name what an answer has in its header x-pointsman-request-id")
-    ways = [decision_id is not None, last is not None and not ask_skew, worst is not None, ask_skew]
+    summed_up = ask_skew or ask_transfers
+    ways = [decision_id is not None, last is not None and not summed_up, worst is not None, ask_skew, ask_transfers]
     if sum(ways) != 1 and not (sum(ways) == 2 and last is not None and worst is not None):
-        raise click.UsageError("Name one of: an ID, --last N, --worst TIME (of the last N with --last), --skew.")
+        raise click.UsageError(
+            "Name one of: an ID, --last N, --worst TIME (of the last N with --last), --skew, --transfers."
+        )
     if decision_id is not None and filters:
-        raise click.UsageError("An ID names one decision; leave out --" + ", --".join(name for name, _ in filters))
+        options = ", ".join("--" + name.replace("_", "-") for name, _ in filters)
+        raise click.UsageError(f"An ID names one decision; leave out {options}")
     if limit is not None and worst is None:
         raise click.UsageError("--limit goes with --worst; --last N says how many by itself")
-    if ask_skew and other is not None:
-        raise click.UsageError("--what-if goes with decisions, not with --skew")
+    if summed_up and other is not None:
+        raise click.UsageError("--what-if goes with decisions, not with --skew or --transfers")
+    if ask_transfers and status is not None:
+        raise click.UsageError("--transfers looks at all requests that ended; leave out --status")
     if logs and ctx.get_parameter_source("admin_url") is ParameterSource.COMMANDLINE:
         raise click.UsageError("Name either --log or --admin-url")
     source: Source = LogFiles(logs) if logs else FrontEnds(admin_url)
     try:
         if ask_skew:
             return _skew(source, _query(filters, last or _LAST_FOR_SKEW, None, _LAST_FOR_SKEW), json_file)
+        if ask_transfers:
+            return _transfers(source, _query(filters, last, None, MOST_LIMIT), json_file)
         registry = load_registry()
         policy = None if other is None else registry.get(other)
         if decision_id is not None:
@@ -219,6 +239,19 @@ def _skew(source: Source, query: Query, json_file: str | None) -> int:
         write_json(SkewReports(reports, source.notes), json_file)
         return 0
     print_skew(_console(), reports)
+    _say_notes(source)
+    return 0
+
+
+def _transfers(source: Source, query: Query, json_file: str | None) -> int:
+    report = source.transfers(query)
+    if not report.decisions:
+        raise NothingFoundError("nothing that ended is kept and matches; there may be nothing yet")
+    if json_file is not None:
+        report.notes += source.notes
+        write_json(report, json_file)
+        return 0
+    print_transfers(_console(), report)
     _say_notes(source)
     return 0
 

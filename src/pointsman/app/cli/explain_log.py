@@ -12,8 +12,9 @@ import msgspec
 
 from pointsman.app.cli.explain_source import AROUND, FactsByModel, NothingFoundError
 from pointsman.core.model.errors import TraceError
-from pointsman.edge.decisions.row_search import is_named, search_rows
+from pointsman.edge.decisions.row_search import is_named, matches, search_rows
 from pointsman.edge.decisions.search import Query
+from pointsman.edge.decisions.transfers import TransferReport, TransferSums
 from pointsman.edge.telemetry.decision_row import MARK, VERSION, DecisionRow, Header
 from pointsman.edge.traces.lines import read_lines
 
@@ -96,6 +97,14 @@ class LogFiles:
     def facts(self) -> FactsByModel:
         """A log does not tell how workers are now."""
         return {}
+
+    def transfers(self, query: Query) -> TransferReport:
+        """Of all rows that match. A log does not tell on which machines workers are: engines stand for them."""
+        sums = TransferSums()
+        rows = (row for row, _ in self._rows() if matches(row, query))
+        for row in rows if query.last is None else deque(rows, query.last):
+            sums.add(row)
+        return sums.report()
 
     def _rows(self) -> Iterator[tuple[DecisionRow, Path]]:
         """In the order in which their requests ended, of several logs as well as of one."""

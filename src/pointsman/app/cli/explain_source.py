@@ -14,6 +14,7 @@ from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.decisions.facts import WorkerFacts
 from pointsman.edge.decisions.row_search import search_rows
 from pointsman.edge.decisions.search import MOST_LIMIT, Query
+from pointsman.edge.decisions.transfers import TransferReport, merged
 from pointsman.edge.serving.status import Status, WorkerStatus
 from pointsman.edge.telemetry.decision_row import DecisionRow
 
@@ -57,6 +58,10 @@ class Source(Protocol):
 
     def facts(self) -> FactsByModel:
         """Of workers, by model."""
+        ...
+
+    def transfers(self, query: Query) -> TransferReport:
+        """What moving KV saved and lost."""
         ...
 
 
@@ -122,6 +127,21 @@ class FrontEnds:
             for model, workers in answer.models.items():
                 models.setdefault(model, {}).update({one: facts[one] for one in workers if one in facts})
         return models
+
+    def transfers(self, query: Query) -> TransferReport:
+        """Of all of them together."""
+        params = {
+            "last": query.last,
+            "worker": query.worker,
+            "prefill_worker": query.prefill_worker,
+            "policy": query.policy,
+            "model": query.model,
+            "tenant": query.tenant,
+            "since": query.since_ms,
+            "until": query.until_ms,
+        }
+        text = urlencode({name: f"{value}" for name, value in params.items() if value is not None})
+        return merged(report for _, report in self._ask(f"/v1/transfers?{text}", TransferReport))
 
     def _search(self, query: Query, extra: dict[str, str]) -> list[tuple[DecisionRow, str]]:
         params = {

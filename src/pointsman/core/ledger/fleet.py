@@ -225,6 +225,10 @@ class Fleet:
                 if entry.kv_class == source.kv_class:
                     self._write_token_bytes(entry)
 
+    def machines(self) -> dict[WorkerId, str]:
+        """On which machine each worker is."""
+        return {worker: machine_of(entry.spec) for worker, entry in self._entries.items()}
+
     def pairing(self, worker: WorkerId) -> list[tuple[WorkerId, str]]:
         """Workers of its models that it can't share requests with although their roles ask for it, and why."""
         spec = self.entry(worker).spec

@@ -262,6 +262,10 @@ class Ledger:
         """Links between machines of which something was seen, by names of machines."""
         return self._fleet.links.rows()
 
+    def machines(self) -> dict[WorkerId, str]:
+        """On which machine each worker is, by the names that links have."""
+        return self._fleet.machines()
+
     def pairing(self, worker: WorkerId) -> list[tuple[WorkerId, str]]:
         """Workers that can't share requests with this one although their roles ask for it, and why.
 

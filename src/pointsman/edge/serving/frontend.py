@@ -21,6 +21,7 @@ from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.decisions.ring import DecisionRing
 from pointsman.edge.decisions.routes import DecisionRoutes
+from pointsman.edge.decisions.transfer_routes import TransferRoutes
 from pointsman.edge.engines.facts import EngineFacts
 from pointsman.edge.serving.admin import AdminServer
 from pointsman.edge.serving.admin_auth import AdminAuth
@@ -228,6 +229,7 @@ class Frontend:
             [
                 *RolloutRoutes(self.policy, has_route_key=settings.route_key is not None).routes(),
                 *DecisionRoutes(self.decisions, self._ids.gave).routes(),
+                *TransferRoutes(self.decisions, self.ledger.machines).routes(),
                 *WorkerRoutes(self.engines.registrar, self.drains, self.engines.document).routes(),
                 *LinkRoutes(self.ledger.links_snapshot, self.kv_links).routes(),
                 *ReloadRoutes(lambda: self._reloader).routes(),
