@@ -264,6 +264,7 @@ class Legs:
                 return self._as_answer(exchange, split, call, call.body)
             return self._falls_back(exchange, split, error)
         ordinary = failed.fault in NOT_OF_THE_TRANSFER or isinstance(error, InterruptedHereError | DeadlineError)
+        ordinary = ordinary or not split.answering.kv.alone
         clients = failed.ending is Ending.HELD and failed.fault is None and not split.fallback_to_local
         if ordinary or clients:
             self._end(exchange, split, "failed")
@@ -295,7 +296,9 @@ class Legs:
         self._traffic.transfer_fallbacks[str(error.label)] += 1
         self._ledger.apply(PrefillFailed(request_id, self._clock(), reason, error.fault, retry_after_ms))
         what = f"prefill at {split.other.worker}" if split.is_prefill else f"KV of {split.other.worker}"
-        then = "it computes the prompt itself" if allowed else "routing.fallback_to_local is false"
+        then = "it computes the prompt itself"
+        if not allowed:
+            then = "routing.fallback_to_local is false" if split.answering.kv.alone else "it serves halves only"
         _log.warning("%s: request %s goes without %s: %s; %s", split.answering.worker, request_id, what, reason, then)
         return None if allowed else NotMoved(f"{what} failed, and nothing else is allowed: {reason}")
 

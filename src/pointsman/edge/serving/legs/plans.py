@@ -41,10 +41,11 @@ def for_halves(view: FleetView, halves: Set[WorkerId]) -> FleetView:
 
 def for_a_whole(view: FleetView, halves: Set[WorkerId]) -> FleetView:
     """The view in which such engines get nothing."""
-    exclusion = view.table[Column.EXCLUSION]
+    table = view.table.copy()  # the policy has seen it
+    exclusion = table[Column.EXCLUSION]
     rows = np.array([worker in halves for worker in view.workers])
     exclusion[rows & (exclusion == Exclusion.NONE)] = Exclusion.ROLE
-    return replace(view, transfer=replace(view.transfer, mode=TransferMode.OFF))
+    return replace(view, table=table, transfer=replace(view.transfer, mode=TransferMode.OFF))
 
 
 def for_one_worker(decision: Decision) -> Decision:
