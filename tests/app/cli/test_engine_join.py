@@ -76,6 +76,9 @@ def in_flight(admin_url: str) -> int:
         (["--join", "etcd://a", "--advertise", "http://0.0.0.0:8000"], "0.0.0.0 is no address under which others"),
         (["--join", "etcd://a", "--advertise", "http://None:8000"], "none is no address under which others"),
         (["--name", "x"], "--name: is for --join, which is missing"),
+        (["--role", "decode"], "--role: is for --join, which is missing"),
+        (["--topology", "rack=r"], "--topology: is for --join, which is missing"),
+        (["--join", "etcd://a", "--topology", "rack"], "--topology 'rack': expected LEVEL=NAME, such as rack=r1"),
         (["--drain-grace", "5m"], "--drain-grace: is for --join, which is missing"),
         (["--join-ttl", "20s"], "--join-ttl: is for --join, which is missing"),
         (["--join", "etcd://a", "--name", "a/b", "--port", "0"], "--name: name: expected text"),
@@ -92,10 +95,14 @@ def test_in_and_out_over_the_admin_port(start: Callable[..., Any]) -> None:
     line = front_end.line("pointsman serves")
     url, admin_url = line.split()[2].removesuffix("/v1"), line.split("admin: ")[1].split(";")[0]
     common = ("engine", "--kind", "sim", "--model", "m", "--port", "0", "--join", admin_url)
-    first = start(*common, "--name", "first", "--profile", "h100/llama-8b")
+    first = start(*common, "--name", "first", "--profile", "h100/llama-8b", "--role", "decode")
     second = start(*common, "--name", "second")
     first.line("engine sim serves")
     eventually(lambda: engines(admin_url) == {"first": "ready", "second": "ready"})
+    assert {one["name"]: one["role"] for one in get(f"{admin_url}/v1/workers")["engines"]} == {
+        "first": "decode",
+        "second": "both",
+    }
     assert second.stop(signal.SIGTERM) == 0
     eventually(lambda: engines(admin_url) == {"first": "ready"})
 

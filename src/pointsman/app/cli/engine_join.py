@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ import click
 from pointsman.app.cli.admin_client import ADMIN_KEY_VARIABLE
 from pointsman.app.cli.signals import Signals
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.worker import Role
 from pointsman.edge.cluster.discovery.record import WorkerRecord, record_of_json
 from pointsman.edge.cluster.etcd.access import EtcdAccess
 from pointsman.edge.cluster.etcd.client import EtcdClient
@@ -56,6 +57,17 @@ def join_options(command: F) -> F:
             "--join-ttl", metavar="DURATION", help=f"With --join: gone after that, if it dies.  [default: {_TTL}]"
         ),
         click.option(
+            "--role",
+            type=click.Choice([role.value for role in Role]),
+            help="With --join: which stages it computes.  [default: both]",
+        ),
+        click.option(
+            "--topology",
+            multiple=True,
+            metavar="LEVEL=NAME",
+            help="With --join: where it is, a level of the front ends' topology_levels (repeatable).",
+        ),
+        click.option(
             "--advertise", metavar="URL", help="With --join: where front ends reach it; default: --host and --port."
         ),
         click.option("--name", "join_name", help="With --join: its name; default: host:port of what is advertised."),
@@ -86,12 +98,15 @@ class JoinFlags:
     name: str | None
     ttl_s: int
     grace_s: float
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Further keys of its record: its role and place."""
 
     @classmethod
     def take(cls, options: dict[str, object]) -> JoinFlags | None:
         """Takes them out of a verb's options; None: it shall not join. Raises ConfigError that names the flag."""
         join = options.pop("join")
         config, advertise, name = (options.pop(key) for key in ("join_config", "advertise", "join_name"))
+        role, topology = options.pop("role"), options.pop("topology")
         given_ttl, given_grace = (options.pop(key) for key in ("join_ttl", "drain_grace"))
         ttl = _duration("--join-ttl", given_ttl or _TTL)
         grace = _duration("--drain-grace", given_grace or _GRACE)
@@ -103,6 +118,8 @@ class JoinFlags:
                 ("--join-config", config),
                 ("--join-ttl", given_ttl),
                 ("--drain-grace", given_grace),
+                ("--role", role),
+                ("--topology", topology or None),
             ):
                 if value is not None:
                     raise ConfigError(f"{flag}: is for --join, which is missing")
@@ -117,7 +134,11 @@ class JoinFlags:
             raise ConfigError(
                 "--join etcd: which one? Name it: etcd://HOST:PORT, or a --join-config with its endpoints"
             )
-        return cls(targets, etcd, advertise, None if name is None else str(name), int(ttl.s), grace.s)
+        more: dict[str, object] = {} if role is None else {"node_role": role}
+        assert isinstance(topology, tuple)
+        if topology:
+            more["topology"] = dict(_place(str(text)) for text in topology)
+        return cls(targets, etcd, advertise, None if name is None else str(name), int(ttl.s), grace.s, more)
 
     def check_host(self, host: str) -> None:
         """Raises ConfigError when an engine that listens at `host` can't say where it is."""
@@ -134,7 +155,7 @@ async def serve_joined(
     """Registers the engine that listens at `url` until cancelled, then drains it. Raises ConfigError for a bad name."""
     advertised = str(flags.advertise or url)
     name = flags.name or EngineUrl.parse(advertised).host_and_port
-    record = JoinRecord(name, advertised, dict(more))
+    record = JoinRecord(name, advertised, {**more, **flags.more})
     record_of_json(record.encoded(), "--name", WorkerRecord)
     _warn_of_loopback(advertised, flags.targets)
     async with AsyncExitStack() as stack:
@@ -210,6 +231,13 @@ def _advertised(text: str) -> str:
     if host in (*_EVERYWHERE, *NO_HOST):
         raise ConfigError(f"--advertise {text!r}: {host} is no address under which others reach this engine")
     return str(url)
+
+
+def _place(text: str) -> tuple[str, str]:
+    level, separator, name = text.partition("=")
+    if not (separator and level and name):
+        raise ConfigError(f"--topology {text!r}: expected LEVEL=NAME, such as rack=r1")
+    return level, name
 
 
 def _duration(flag: str, value: object) -> Duration:
