@@ -55,8 +55,8 @@ def print_transfers(console: Console, report: TransferReport) -> None:
     if told.requests:
         why = "; ".join(f"{number:,} {reason}" for reason, number in sorted(told.reasons.items(), key=lambda i: -i[1]))
         console.print(
-            f"not done though predicted to be cheaper: {count(told.requests, 'requests')}, {ms(told.cheaper_ms)} in all "
-            f"({escape(why)})",
+            f"not done though predicted to be cheaper: {count(told.requests, 'requests')}, {ms(told.cheaper_ms)} in "
+            f"all ({escape(why)})",
             soft_wrap=True,
         )
     if report.in_spite:
