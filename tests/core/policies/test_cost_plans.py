@@ -96,12 +96,22 @@ class TestPrefillAndDecodeApart:
         assert term(made, "transfer_ms", prefill=0, decode=2) == pytest.approx(5 + 1_000 * 131_072 / 1e6)
         assert made.worker == "w2/0"
 
-    def test_transfers_under_way_share_the_link(self) -> None:
+    def test_transfers_that_go_first_are_waited_for_beyond_the_time_of_the_prompt(self) -> None:
         view = fleet("pdd", transfers_out=[2, 0, 0], transfers_in=[0, 0, 4])
+        made = decide(view, times(view, link(1.0, 7.0)))
+        alone_ms, prompt_ms = 4_000 * 131_072 / 1e6, 10 + 0.05 * 4_000
+        assert term(made, "transfer_ms", prefill=0, decode=1) == pytest.approx(7 + 3 * alone_ms - prompt_ms)
+        assert term(made, "transfer_ms", prefill=0, decode=2) == pytest.approx(7 + 5 * alone_ms - prompt_ms)
+        fast = decide(view, times(view, link(40.0, 7.0)))
+        assert term(fast, "transfer_ms", prefill=0, decode=2) == pytest.approx(7 + alone_ms / 40)
+
+    def test_prompts_that_wait_for_their_own_transfers_go_first(self) -> None:
+        view = fleet("pdb", waiting_first=[3, 2, 2], prefill_tokens=[0, 0, 9_000])
         made = decide(view, times(view, link(1.0)))
-        alone_ms = 4_000 * 131_072 / 1e6
-        assert term(made, "transfer_ms", prefill=0, decode=1) == pytest.approx(3 * alone_ms)
-        assert term(made, "transfer_ms", prefill=0, decode=2) == pytest.approx(5 * alone_ms)
+        alone_ms, prompt_ms = 4_000 * 131_072 / 1e6, float(made.terms["ttft_ms"][0])
+        assert term(made, "transfer_ms", prefill=0, decode=1) == pytest.approx(4 * alone_ms - prompt_ms)
+        both_ms = float(made.terms["ttft_ms"][2])
+        assert term(made, "transfer_ms", prefill=2, decode=1) == pytest.approx(3 * alone_ms - both_ms)
 
     def test_each_pair_has_its_own_link(self) -> None:
         view = fleet("ppd", **backlog("ppd", w2=40_000))
@@ -119,14 +129,21 @@ class TestPrefillAndDecodeApart:
         view = fleet("ppd", exclusion=[int(reason), int(Exclusion.ROLE), 0], **backlog("ppd", w2=40_000))
         assert decide(view).prefill_worker == "w1/0"
 
-    def test_what_others_wait_for_is_worth_no_more_than_a_share_of_the_own_first_token(self) -> None:
+    def test_what_others_wait_for_is_worth_more_the_more_requests_come_meanwhile(self) -> None:
         crowd = {"running": [0, 40], "kv_tokens": [0, 40_000], "remaining_tokens": [0, 4_000]}
-        made = decide(view := fleet("pd", **crowd), times(view, FAST))
-        alone_ms = float(made.terms["ttft_ms"][1])
-        assert term(made, "relief_ms", prefill=0, decode=1) == pytest.approx(-2 * RELIEF_SHARE * alone_ms)
-        few = {"running": [0, 1], "kv_tokens": [0, 1_000], "remaining_tokens": [0, 1], "cached_tokens": [0, 3_960]}
+        for per_s, share in ((0.0, RELIEF_SHARE), (6.0, 0.006)):
+            view = fleet("pd", outlook=replace(KNOWN, arrivals_per_s=per_s), **crowd)
+            made = decide(view, times(view, FAST))
+            alone_ms = float(made.terms["ttft_ms"][1])
+            if per_s:
+                share *= alone_ms
+                assert share > RELIEF_SHARE
+            assert term(made, "relief_ms", prefill=0, decode=1) == pytest.approx(-2 * share * alone_ms)
+
+    def test_it_is_what_they_wait_for_where_that_is_less(self) -> None:
+        few = {"running": [0, 1], "kv_tokens": [0, 1_000], "remaining_tokens": [0, 1], "cached_tokens": [0, 3_980]}
         made = decide(view := fleet("pd", **few), times(view, FAST))
-        assert term(made, "relief_ms", prefill=0, decode=1) == pytest.approx(-0.05 * 40)
+        assert term(made, "relief_ms", prefill=0, decode=1) == pytest.approx(-0.05 * 20)
 
     def test_a_copy_takes_room_on_both_sides_unless_one_only_computes_prompts(self) -> None:
         dear = Outlook(100.0, reuse=0.5, evictions_seen=1e12)
@@ -227,6 +244,10 @@ class TestPulls:
 
     def test_only_what_a_worker_says_itself_is_fetched(self) -> None:
         assert decide(self.view(exact=[0, 1])).plans is None
+
+    def test_a_pull_shares_the_link_with_those_under_way(self) -> None:
+        made = decide(view := self.view(transfers_out=[2, 0]), times(view, link(10.0, 7.0)))
+        assert term(made, "transfer_ms", decode=1, source=0) == pytest.approx(7 + 3 * 3_984 * 131_072 / 10e6)
 
     def test_nobody_fetches_less_than_it_holds(self) -> None:
         assert decide(self.view(cached_tokens=[2_000, 2_000])).plans is None

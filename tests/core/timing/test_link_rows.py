@@ -27,12 +27,14 @@ def test_arrays_say_what_the_estimates_say(asked: list[tuple[list[int], list[int
         shape = (len(sources), len(targets))
         sizes = np.full(shape, float(size))
         found = rows.ms(numbers, sizes, np.full(shape, under_way))
-        block = rows.block(one, other).ms(sizes, 1 + under_way)
+        block = rows.block(one, other)
+        alone = block.floor_ms + (1 + under_way) * block.moving_ms(sizes)
         for i, source in enumerate(sources):
             for j, target in enumerate(targets):
                 link = LINKS.of(source, target)
                 assert found[i, j] == pytest.approx(link.ms(size, under_way))
-                assert block[i, j] == pytest.approx(found[i, j])
+                assert alone[i, j] == pytest.approx(found[i, j])
+                assert rows.floor_ms(numbers)[i, j] == link.floor_ms
                 assert rows.spread(numbers)[i, j] == link.spread
 
 

@@ -1,8 +1,13 @@
 """The price of plans that move KV, in the terms of the cost policy (cost.py) and in the same milliseconds.
 
 The worker C computes the prompt and the worker A answers. Prefill and decode apart: KV goes from C to A. A pull: C is
-A, and KV of the prompt's beginning comes from a third one. T is the time of the transfer: `floor + bytes · (1 + others
-under way) / bandwidth` of the link, the bytes being those of the tokens that who gets them does not hold yet.
+A, and KV of the prompt's beginning comes from a third one. T is the time of the transfer. Alone it takes `floor + M`,
+`M = bytes / bandwidth` of the link, the bytes being those of the tokens that who gets them does not hold yet.
+A pull begins at once and shares the link with those under way: `floor + M · (1 + under way)`. From C to A something
+moves only when the prompt is computed, and by then some of those are through that go first, as far as the time was
+enough for transfers like this one: `floor + M + max(0, M · ahead − time to compute it)`. Ahead are those under way from
+C and, if it computes prompts only, the prompts that wait there; or those under way to A or, if no prompts of its own
+wait there, all that wait there for a first token; whichever are more.
 
     ttft        until C has computed the prompt, and until A has taken part in a step of its own
     transfer    T; together with `ttft` the predicted time to the first token
@@ -12,10 +17,14 @@ under way) / bandwidth` of the link, the bytes being those of the tokens that wh
                 by plans like this, so there the dearer of both counts, else their sum
     placement   as at A; with a copy at a C that decodes, too, the mean of both: who asks again goes to either
     relief      what those who decode at C wait for while it computes, less the same at the best worker alone: the gain
-                of prefill and decode apart. It moves the score by at most `RELIEF_SHARE` of the wait for the first
-                token there: nobody's first token is to come much later for the sake of others
+                of prefill and decode apart. It moves the score by at most 2·ttft there, for each request that comes to
+                the worker meanwhile (A·ttft of them): see below
     risk        what the times are expected to exceed their medians by, beyond that of the best worker alone
     slo, adapter, weight: as ever, at both
+
+Relief in full, N·d·n, would have first tokens wait for slow links and in long queues for the sake of others whenever
+many decode. It pays where prompts come faster than a worker is through with them, as then it is those with prompts who
+wait for each other; where none comes meanwhile, `RELIEF_SHARE` of the wait is what may be spent on it.
 
 Risk: actual over predicted times are taken to be lognormal with the P90 over P50 that was seen of the link and of C
 (core/timing/spread.py). It counts twice, as the wait for the first token does.
@@ -38,7 +47,8 @@ from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.spread import mean_excess
 
-RELIEF_SHARE = 0.1
+RELIEF_SHARE = 0.05
+"""Of the wait for the first token at the best worker: what is spent for others even where nobody comes meanwhile."""
 
 Rows = NDArray[np.intp]
 
@@ -61,21 +71,14 @@ class Scene(NamedTuple):
     """Row of the best of them."""
     fits: Mask | None
     """Where prompt and answer have room; None: everywhere."""
-
-    @property
-    def disturbed_ms(self) -> float:
-        """What those who decode at the best worker wait for while it computes the prompt."""
-        return float(self.alone.load.decoding[self.best] * self.alone.computed_ms[self.best])
-
-    @property
-    def most_relief_ms(self) -> float:
-        """By which `relief` may move a score."""
-        return 2 * RELIEF_SHARE * float(self.alone.ttft_ms[self.best])
-
-    @property
-    def usual_risk_ms(self) -> float:
-        """What the best worker's time to the first token is expected to exceed its median by."""
-        return float(self.alone.ttft_ms[self.best] * self.excess[self.best])
+    ahead: tuple[Floats, Floats] | None
+    """Transfers that go before one from a worker, and before one to it; None: none anywhere."""
+    disturbed_ms: float
+    """What those who decode at the best worker wait for while it computes the prompt."""
+    most_relief_ms: float
+    """By which `relief` may move a score."""
+    usual_risk_ms: float
+    """What the best worker's time to the first token is expected to exceed its median by."""
 
 
 class Moves(NamedTuple):
@@ -106,6 +109,11 @@ class _Computed(NamedTuple):
     joined_ms: Floats
 
 
+def most_relief_ms(ttft_ms: float, coming_per_ms: float) -> float:
+    """By which `relief` may move a score. The arguments: of the best worker alone, and for each worker."""
+    return 2 * ttft_ms * max(RELIEF_SHARE, coming_per_ms * ttft_ms)
+
+
 def size_bytes(scene: Scene, moves: Moves) -> Floats:
     """That would be moved."""
     sizes: Floats = moves.moved_tokens * scene.passing.token_bytes[moves.gives]
@@ -119,8 +127,7 @@ def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
     table = view.table
     done = _computed(scene, moves)
     link = scene.links.of(table[Column.NODE, moves.gives], table[Column.NODE, answers])
-    under_way = np.maximum(table[Column.TRANSFERS_OUT, moves.gives], table[Column.TRANSFERS_IN, answers])
-    transfer = scene.links.ms(link, size_bytes(scene, moves), under_way)
+    transfer = _transfer_ms(scene, moves, done.first_ms, link)
     ttft = done.first_ms + done.joined_ms
     wait = ttft + transfer
     completion = wait + max(0.0, view.outlook.output_tokens - 1) * alone.decode_step_ms[answers]
@@ -156,6 +163,33 @@ def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
         heavy = heaviness(weight)
         terms["weight_ms"] = (heavy[answers] + heavy[computes]) / 2 * total(terms)
     return terms
+
+
+def transfers_ahead(view: FleetView, only_prompts: Floats) -> tuple[Floats, Floats] | None:
+    """Transfers that go before one from a worker, and before one to it; None: none anywhere."""
+    table = view.table
+    waiting = table[Column.WAITING_FIRST]
+    going, coming = table[Column.TRANSFERS_OUT], table[Column.TRANSFERS_IN]
+    if not (np.count_nonzero(waiting) or np.count_nonzero(going)):
+        return None
+    out = going + waiting * only_prompts
+    # Who has no prompts to compute waits for KV.
+    come: Floats = np.maximum(coming, waiting * (table[Column.PREFILL_TOKENS] == 0))
+    return out, come
+
+
+def _transfer_ms(scene: Scene, moves: Moves, first_ms: Floats, link: NDArray[np.int32]) -> Floats:
+    table = scene.view.table
+    floor = scene.links.floor_ms(link)
+    moving = scene.links.ms(link, size_bytes(scene, moves), np.zeros(len(link), dtype=np.int64)) - floor
+    under_way = np.maximum(table[Column.TRANSFERS_OUT, moves.gives], table[Column.TRANSFERS_IN, moves.answers])
+    if scene.ahead is None:
+        ahead: Floats = np.zeros(len(link))
+    else:
+        ahead = np.maximum(scene.ahead[0][moves.gives], scene.ahead[1][moves.answers])
+    others = np.where(moves.apart, np.maximum(moving * ahead - first_ms, 0.0), moving * under_way)
+    took: Floats = floor + moving + others
+    return took
 
 
 def has_rare_terms(scene: Scene) -> bool:

@@ -6,9 +6,10 @@ Promises, adapters and weights are left out here: where they play a part, what i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.policies.cost_alone import joining_ms, stepped_ms
@@ -23,6 +24,8 @@ SHORT = 16
 SOURCES = 32
 """Of pulls: more of them, as many hold the same and the nearest is the best."""
 _NONE, _ROLE = int(Exclusion.NONE), int(Exclusion.ROLE)
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 class Pairs(NamedTuple):
@@ -72,13 +75,18 @@ def apart_pairs(scene: Scene) -> Pairs | None:
             return None
         giver, alone_copy, blocked = giver[givers], alone_copy[givers], blocked[np.ix_(givers, answers)]
         taker, moved = taker[answers], moved[answers]
-    block, sharing = _links(scene, givers, answers)
+    block = _links(scene, givers, answers)
     token_bytes = passing.token_bytes if givers is None else passing.token_bytes[givers]
     sizes = token_bytes[:, None] * moved
-    transfer = block.ms(sizes, sharing)
-    first = _at(alone.ttft_ms * scene.excess, givers)
+    transfer = block.moving_ms(sizes)
+    if scene.ahead is not None:
+        ahead = np.maximum(_at(scene.ahead[0], givers)[:, None], _at(scene.ahead[1], answers))
+        ahead *= transfer
+        ahead -= _at(alone.ttft_ms, givers)[:, None]
+        transfer += np.maximum(ahead, 0.0)
+    transfer += block.floor_ms
     scores = block.excess * transfer
-    scores += (first - scene.usual_risk_ms)[:, None]
+    scores += (_at(alone.ttft_ms * scene.excess, givers) - scene.usual_risk_ms)[:, None]
     np.maximum(scores, 0.0, out=scores)
     scores += transfer
     scores *= 2
@@ -133,9 +141,13 @@ def pull_pairs(scene: Scene) -> Pairs | None:
             *(_at(values, answers) for values in (load.prefill, load.context)),
         )
         first = stepped_ms(there, d, _at(times.overhead_ms, answers), _at(alone.step_ms, answers), computed)
-    block, sharing = _links(scene, sources, answers)
+    block = _links(scene, sources, answers)
     sizes = passing.token_bytes[sources][:, None] * moved
-    transfer = block.ms(sizes, sharing)
+    transfer = block.moving_ms(sizes)
+    under_way = table[Column.TRANSFERS_OUT : Column.TRANSFERS_IN + 1]
+    if np.count_nonzero(under_way):
+        transfer *= 1 + np.maximum(under_way[0][sources][:, None], _at(under_way[1], answers))
+    transfer += block.floor_ms
     risk = first * _at(scene.excess, answers) + block.excess * transfer
     most = scene.most_relief_ms
     disturbed = _at(load.decoding, answers) * computed - scene.disturbed_ms
@@ -149,7 +161,7 @@ def pull_pairs(scene: Scene) -> Pairs | None:
     return Pairs(sources, answers, scores, moved, sizes, None if scene.fits is None else _at(scene.fits, answers))
 
 
-def _at(values: Floats, rows: Rows | None) -> Floats:
+def _at(values: NDArray[Number], rows: Rows | None) -> NDArray[Number]:
     return values if rows is None else values[rows]
 
 
@@ -159,23 +171,10 @@ def _least(values: Floats, most: int = SHORT) -> Rows:
     return rows[values[rows] < np.inf]
 
 
-def _links(scene: Scene, givers: Rows | None, answers: Rows | None) -> tuple[LinkBlock, Rows | int]:
-    """Links between them, and how many transfers will share each."""
-    table = scene.view.table
-    nodes = table[Column.NODE]
-    if givers is None and answers is None:
-        block = scene.links.among(nodes)
-    elif answers is None and givers is not None:
-        block = scene.links.among(nodes).of(givers)
-    else:
-        block = scene.links.block(_nodes(nodes, givers), _nodes(nodes, answers))
-    under_way = table[Column.TRANSFERS_OUT : Column.TRANSFERS_IN + 1]
-    if not np.count_nonzero(under_way):
-        return block, 1
-    going = 1 + (under_way[0] if givers is None else under_way[0][givers])
-    coming = 1 + (under_way[1] if answers is None else under_way[1][answers])
-    return block, np.maximum(going[:, None], coming)
-
-
-def _nodes(nodes: Rows, rows: Rows | None) -> Rows:
-    return nodes if rows is None else nodes[rows]
+def _links(scene: Scene, givers: Rows | None, answers: Rows | None) -> LinkBlock:
+    """All links between them."""
+    nodes = scene.view.table[Column.NODE]
+    if answers is None:
+        among = scene.links.among(nodes)
+        return among if givers is None else among.of(givers)
+    return scene.links.block(_at(nodes, givers), nodes[answers])

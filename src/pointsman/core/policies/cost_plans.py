@@ -21,13 +21,22 @@ from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.cost_alone import Alone, total
 from pointsman.core.policies.cost_load import Floats
-from pointsman.core.policies.cost_moves import Moves, Rows, Scene, has_rare_terms, move_terms, size_bytes
+from pointsman.core.policies.cost_moves import (
+    Moves,
+    Rows,
+    Scene,
+    has_rare_terms,
+    most_relief_ms,
+    move_terms,
+    size_bytes,
+    transfers_ahead,
+)
 from pointsman.core.policies.cost_pairs import Pairs, apart_pairs, pull_pairs
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, Mask, free_tokens, needed_tokens, no_room, passing, too_large
 from pointsman.core.policies.policy import least_row
 from pointsman.core.timing.fleet_times import FleetTimes
 
-KEPT = 12
+KEPT = 16
 """Plans of a kind that are kept."""
 KEPT_EXCLUDED = 4
 """Plans of a kind that may not be chosen and are shown, if they would have been good."""
@@ -61,18 +70,25 @@ def with_plans(
 ) -> Decision:
     """The decision with the plans beside it, and for the best of all. `best`: the row that it is for now."""
     view = made.view
+    excess = times.ttft_excess(view.workers)
+    passes = passing(view)
+    ttft_ms = float(alone.ttft_ms[best])
     scene = Scene(
-        request,
-        view,
-        times.rows(view.workers),
-        times.ttft_excess(view.workers),
-        times.link_rows,
-        passing(view),
-        made.at_ms,
-        alone,
-        np.asarray(made.scores, dtype=np.float64),
-        best,
-        _fits(request, view),
+        request=request,
+        view=view,
+        times=times.rows(view.workers),
+        excess=excess,
+        links=times.link_rows,
+        passing=passes,
+        ahead=transfers_ahead(view, passes.only_prompts),
+        now_ms=made.at_ms,
+        alone=alone,
+        scores=np.asarray(made.scores, dtype=np.float64),
+        best=best,
+        fits=_fits(request, view),
+        disturbed_ms=float(alone.load.decoding[best] * alone.computed_ms[best]),
+        most_relief_ms=most_relief_ms(ttft_ms, alone.coming_per_ms),
+        usual_risk_ms=ttft_ms * float(excess[best]),
     )
     kept = _joined(_kept(scene, apart_pairs(scene), apart=True), _kept(scene, pull_pairs(scene), apart=False))
     if kept is None:
@@ -87,7 +103,7 @@ def with_plans(
         scores[list(excluded)] = np.inf
     chosen = _chosen(scene, moves, scores, rng)
     plans = PlanRows(
-        prefill=np.where(moves.apart, moves.computes, -1),
+        prefill=np.where(moves.apart, moves.gives, -1),
         decode=moves.answers,
         source=np.where(moves.apart, -1, moves.gives),
         moved_tokens=moves.moved_tokens,
@@ -97,7 +113,7 @@ def with_plans(
         chosen=chosen,
     )
     note = made.note
-    if np.count_nonzero(view.table[Column.KV_TOKEN_BYTES, moves.gives]) < len(moves.gives):
+    if not scene.passing.bytes_known and not np.all(view.table[Column.KV_TOKEN_BYTES, moves.gives]):
         note = BYTES_UNKNOWN if note is None else f"{note}; {BYTES_UNKNOWN}"
     plan = made.plan if chosen < 0 else _plan(scene, moves, chosen)
     return replace(made, plans=plans, plan=plan, note=note)
@@ -156,10 +172,10 @@ def _best_sources(scores: Floats, allowed: NDArray[np.bool_] | None) -> Floats:
     if allowed is not None:
         some = (allowed & np.isfinite(scores)).any(axis=0)
         judged = np.where(some & ~allowed, np.inf, scores)
-    best = judged.argmin(axis=0)
     columns = np.arange(scores.shape[1])
+    best = judged.argmin(axis=0), columns
     only = np.full(scores.shape, np.inf)
-    only[best, columns] = judged[best, columns]
+    only[best] = judged[best]
     return only
 
 
@@ -170,8 +186,8 @@ def _least_of_both(scores: Floats, allowed: NDArray[np.bool_]) -> Rows:
 
 def _least(values: Floats, most: int) -> Rows:
     """Indices of the least values, but for infinite ones."""
-    rows: Rows = np.argpartition(values, most - 1)[:most] if len(values) > most else np.arange(len(values))
-    return rows[values[rows] < np.inf]
+    rows: Rows = (values < np.inf).nonzero()[0]
+    return rows if len(rows) <= most else rows[values[rows].argpartition(most - 1)[:most]]
 
 
 def _excluded(scene: Scene, moves: Moves) -> dict[int, str]:
@@ -195,9 +211,11 @@ def _chosen(scene: Scene, moves: Moves, scores: Floats, rng: random.Random) -> i
         apart = (moves.apart & np.isfinite(scores)).nonzero()[0]
         if len(apart):
             return least_row(scores, apart, rng)
-    if float(np.minimum.reduce(scores)) >= float(scene.scores[scene.best]):
+    least = float(np.minimum.reduce(scores))
+    if least >= float(scene.scores[scene.best]):
         return -1
-    return least_row(scores, np.arange(len(scores)), rng)
+    best = (scores == least).nonzero()[0]
+    return int(best[0]) if len(best) == 1 else int(best[rng.randrange(len(best))])
 
 
 def _plan(scene: Scene, moves: Moves, number: int) -> Plan:

@@ -70,6 +70,8 @@ class Passing(NamedTuple):
     """1: it computes prompts only."""
     token_bytes: Floats
     """KV of a token; `USUAL_TOKEN_BYTES` where nobody says."""
+    bytes_known: bool
+    """All say."""
 
 
 def passing(view: FleetView) -> Passing:
@@ -97,6 +99,7 @@ def _passing(columns: bytes) -> Passing:
         bool(pull.any()),
         (stages == STAGE_PREFILL).astype(np.float64),
         np.where(size > 0, size, USUAL_TOKEN_BYTES).astype(np.float64),
+        bool((size > 0).all()),
     )
 
 

@@ -32,13 +32,11 @@ class LinkBlock(NamedTuple):
         """Those from some of the sources."""
         return LinkBlock(self.floor_ms[sources], tuple(one[sources] for one in self.ms_per_byte), self.excess[sources])
 
-    def ms(self, size_bytes: NDArray[np.float64], sharing: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """As LinkEstimate.ms for all pairs. `sharing`: transfers that share the link, this one included."""
+    def moving_ms(self, size_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of one transfer a pair that has the link for itself, without its floor."""
         classes = np.searchsorted(_BOUNDS_BYTES, size_bytes)
         took: NDArray[np.float64] = np.choose(classes, self.ms_per_byte)
         took *= size_bytes
-        took *= sharing
-        took += self.floor_ms
         return took
 
 
@@ -101,6 +99,11 @@ class LinkRows:
             self._floor_ms[numbers] + size_bytes * (1 + under_way) * (self._ms_per_byte[numbers, classes])
         )
         return took
+
+    def floor_ms(self, numbers: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Of each transfer, whatever its size."""
+        floor: NDArray[np.float64] = self._floor_ms[numbers]
+        return floor
 
     def spread(self, numbers: NDArray[np.int32]) -> NDArray[np.float64]:
         """P90 of actual over predicted time."""
