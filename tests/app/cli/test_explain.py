@@ -22,10 +22,14 @@ from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes
 from pointsman.edge.decisions.candidates import logged_candidates
 from pointsman.edge.decisions.state import pack_state
+from pointsman.edge.decisions.transfers import TransferSums
 from pointsman.edge.serving.status import Status
 from pointsman.edge.telemetry.decision_row import DecisionRow, Header, hashed
 from support.dealt_rows import dealt
 from support.decision_rows import ended
+from support.moved_kv import SLOW, told
+from support.moved_kv import decided as decided_move
+from support.moved_kv import ended as ended_move
 
 WORKERS = ("a/0", "b/0", "c/0")
 SEED = 5
@@ -298,3 +302,76 @@ def test_nothing_was_decided(run: Run, rings: Rings) -> None:
 def test_ids_are_escaped(run: Run, rings: Rings) -> None:
     run("a/b?c")
     assert rings.asked[0] == "/v1/decisions/a%2Fb%3Fc?state=1"
+
+
+class TestTransfers:
+    @pytest.fixture
+    def moved(self, tmp_path: Path) -> Path:
+        rows = [ended_move(decided_move(f"r{number}"), 200.0 + 200 * number, legs=told()).row() for number in range(3)]
+        fell_back = ended_move(decided_move("x"), 900.0, legs=told(fallback="connection lost: EOF")).row()
+        return write(tmp_path / "m.jsonl", *rows, fell_back, ended_move(decided_move("alone", links=SLOW)).row())
+
+    def test_are_summed_up_for_people(self, run: Run, moved: Path) -> None:
+        code, out, err = run("--transfers", "--log", moved)
+        assert (code, err) == (0, "")
+        lines = [" ".join(line.split()) for line in out.splitlines()]
+        assert lines[0].startswith("KV was to be moved for 4 of 5 requests: their first tokens came ")
+        assert lines[1].startswith("by hour requests saved lost mean alone* mean with* mean observed")
+        assert any(line.startswith("p → e 4 ") for line in lines)
+        assert any(line.startswith("p/0 → e/0 4 ") for line in lines)
+        assert "fell back, 1 time: connection lost" in lines
+        assert "nobody can observe what would have been" in out
+
+    def test_are_summed_up_for_programs_and_narrowed(self, run: Run, moved: Path) -> None:
+        document = json.loads(run("--transfers", "--log", moved, "--json")[1])
+        assert (document["decisions"], document["total"]["requests"], document["fallbacks"]) == (
+            5, 4, {"connection lost": 1},
+        )  # fmt: skip
+        last = json.loads(run("--transfers", "--last", 2, "--log", moved, "--json")[1])
+        assert (last["decisions"], last["total"]["fallbacks"]) == (2, 1)
+        assert run("--transfers", "--prefill-worker", "q/0", "--log", moved)[0] == 1
+
+    def test_of_front_ends_are_added(self, run: Run, rings: Rings, monkeypatch: pytest.MonkeyPatch) -> None:
+        sums = TransferSums()
+        sums.add(ended_move(decided_move(), legs=told()).row())
+        asked: list[str] = []
+
+        def call(method: str, url: str, path: str, answer: type) -> object:
+            asked.append(path)
+            return msgspec.json.decode(msgspec.json.encode(sums.report()), type=answer)
+
+        monkeypatch.setattr(explain_source, "call", call)
+        monkeypatch.setattr(explain_source, "front_ends", lambda url: ["http://h:1", "http://h:2"])
+        document = json.loads(run("--transfers", "--since", "1h", "--model", "m", "--json")[1])
+        assert document["total"]["requests"] == 2
+        assert all(path.startswith("/v1/transfers?model=m&since=") for path in asked)
+        assert len(asked) == 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--transfers", "--skew"), "Name one of"),
+            (("--transfers", "--status", "failed"), "leave out --status"),
+            (("--transfers", "--what-if", "policy=kv"), "not with --skew or --transfers"),
+            (("r1", "--prefill-worker", "p/0"), "leave out --prefill-worker"),
+        ],
+    )
+    def test_what_goes_not_together(self, run: Run, moved: Path, arguments: tuple[str, ...], said: str) -> None:
+        code, out, err = run(*arguments, "--log", moved)
+        assert (code, out) == (2, "")
+        assert said in err
+
+    def test_one_decision_shows_the_best_plan_of_each_kind(self, run: Run, tmp_path: Path) -> None:
+        row = ended_move(decided_move(), legs=told()).row(state=True)
+        log = write(tmp_path / "one.jsonl", row)
+        code, out, _ = run("pm-1-1", "--log", log)
+        lines = [" ".join(line.split()) for line in out.splitlines()]
+        assert code == 0
+        assert any(line.startswith("aggregated d/0 ") for line in lines)
+        assert any(line.startswith("→ apart p/0 → e/0 ") for line in lines)
+        assert any(line.startswith("transfer of KV, ms ") and line.endswith(" 40 +13.78") for line in lines)
+        assert any(line.startswith("what came of the KV: p/0 had computed the prompt after 180 ms") for line in lines)
+        document = json.loads(run("pm-1-1", "--log", log, "--json")[1])
+        assert document["decision"]["legs"]["transport"] == "nixl"
+        assert document["came"].startswith("p/0 had computed the prompt")
+        assert document["decision"]["plans"]

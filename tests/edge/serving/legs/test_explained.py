@@ -1,0 +1,78 @@
+"""What a front end tells of requests whose KV was moved, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pointsman.core.model.transfer import TransferMode, TransferRules
+from support.virtual.apart import apart
+from support.virtual.client import Answer
+from support.virtual.fleet import VirtualFleet
+from support.virtual.loop import VirtualLoop, run_virtual
+
+
+async def ask(fleet: VirtualFleet, path: str) -> Any:
+    answer = await fleet.client.ask(fleet.frontends[0].admin_url, "GET", path)
+    assert answer.status == 200, answer.body
+    return json.loads(answer.body)
+
+
+async def row_of(fleet: VirtualFleet, answer: Answer) -> Any:
+    name = answer.header(b"x-pointsman-request-id")
+    assert name is not None
+    return await ask(fleet, f"/v1/decisions/{name.decode()}?state=1")
+
+
+def test_its_decision_names_both_workers_and_what_came_of_it() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop) as fleet:
+            answer, task, _ = fleet.chat()
+            await task
+            row = await row_of(fleet, answer)
+            assert row["prefill_worker"] == "e0/0"
+            assert row["worker"].encode() == answer.header(b"x-pointsman-worker")
+            legs = row["legs"]
+            assert legs["prefill"] == "e0/0"
+            assert legs["prefill_ms"] > 0
+            assert legs["moved_tokens"] > 300
+            assert "fallback" not in legs
+            assert len(row["state"]) > 100
+            found = await ask(fleet, "/v1/decisions?prefill_worker=e0/0")
+            assert [one["id"] for one in found["decisions"]] == [row["id"]]
+            sums = await ask(fleet, "/v1/transfers?since=1h")
+            assert sums["decisions"] == 1
+            total = sums["total"]
+            assert total.get("requests", 0) + total.get("unknown", 0) == 1
+
+    run_virtual(main)
+
+
+def test_what_fell_back_is_told_with_the_reason() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop) as fleet:
+            answer, task, _ = fleet.chat()
+            await fleet.until(lambda: fleet.engines[0].running > 0)
+            fleet.engines[0].kill()
+            await task
+            row = await row_of(fleet, answer)
+            assert row["prefill_worker"] == "e0/0"
+            assert row["legs"]["fallback"]
+            sums = await ask(fleet, "/v1/transfers")
+            assert sum(sums["fallbacks"].values()) == 1
+
+    run_virtual(main)
+
+
+def test_what_nobody_wanted_to_move_is_told_as_ever() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, rules=TransferRules(TransferMode.OFF)) as fleet:
+            answer, task, _ = fleet.chat()
+            await task
+            row = await row_of(fleet, answer)
+            assert "legs" not in row
+            assert "prefill_worker" not in row
+            assert "plans" not in row
+            assert (await ask(fleet, "/v1/transfers"))["sentence"].startswith("no KV was moved")
+
+    run_virtual(main)
