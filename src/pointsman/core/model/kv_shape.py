@@ -52,6 +52,8 @@ class KvShape:
     """Where others meet it, where the hand-shake needs to be told (SGLang's bootstrap port)."""
     engine_ids: tuple[str, ...] = ()
     """What its ranks are called among engines, where a hand-shake needs it (Mooncake). New with each start."""
+    slots: int | None = None
+    """Numbered places of its sequences, where the hand-shake has to name one (llama.cpp)."""
     alone: bool = True
     """It serves whole requests, too. Without that only what can be split can be sent there (SGLang's `decode` mode)."""
 

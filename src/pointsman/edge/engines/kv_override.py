@@ -18,6 +18,9 @@ _BY_KIND: dict[str, dict[str, HandShake]] = {
 }
 """Transports by which an engine of a kind may pass KV on although it can't be seen."""
 
+_ONLY_IF_NAMED = (HandShake.LLAMACPP_SLOTS,)
+"""Whether two servers see one directory is nothing that they know."""
+
 
 def kv_shape(facts: EngineFacts, transport: str | None) -> tuple[KvShape | None, str | None]:
     """The shape that holds, and what is wrong with what was said; `transport`: `cache_transport` of the node.
@@ -25,6 +28,11 @@ def kv_shape(facts: EngineFacts, transport: str | None) -> tuple[KvShape | None,
     What can't be is not made so: then the engine passes nothing on.
     """
     told = facts.kv
+    if told is not None and told.handshake in _ONLY_IF_NAMED:
+        if transport != "shared-storage":
+            told = None
+        else:
+            return replace(told, transports=(transport,)), None
     if transport is None:
         return told, None
     handshake = _BY_KIND.get(facts.kind, {}).get(transport)

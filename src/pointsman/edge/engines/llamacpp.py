@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.edge.engines import prometheus_text as prometheus
 from pointsman.edge.engines.adapter import Message
 from pointsman.edge.engines.facts import Capabilities, EngineFacts
-from pointsman.edge.engines.http import EngineHttp, if_there
+from pointsman.edge.engines.http import EngineCallError, EngineHttp, Trouble, if_there
 from pointsman.edge.engines.load import LoadReading
 from pointsman.edge.engines.model_list import read_models
 from pointsman.edge.engines.usage_probe import probe_cached_tokens
@@ -33,6 +34,7 @@ class _Props(msgspec.Struct):
     total_slots: int
     default_generation_settings: _Generation
     build_info: str | None = None
+    model_path: str | None = None
 
 
 class _Slot(msgspec.Struct):
@@ -67,9 +69,11 @@ class LlamaCppAdapter:
         slots = None if metrics is not None else await if_there(http.get_json("/slots", list[_Slot]))
         hint = () if metrics is not None else (_QUEUE_HINT if slots is not None else _LOAD_HINT,)
         context = props.default_generation_settings.n_ctx
+        kv = _kv_shape(props) if await _saves_slots(http) else None
         return EngineFacts(
             kind=self.kind,
             version=props.build_info,
+            kv=kv,
             models=models.names,
             max_context_tokens=context or None,
             kv_capacity_tokens=context * props.total_slots or None,
@@ -111,6 +115,28 @@ class LlamaCppAdapter:
         body = {"content": text, "add_special": True, "parse_special": True}
         answer = await if_there(http.post_json("/tokenize", body, _Tokens))
         return None if answer is None else answer.tokens
+
+
+_NO_FILE = "/slots/0?action=save"
+
+
+async def _saves_slots(http: EngineHttp) -> bool:
+    """Whether it was started with --slot-save-path: then it says that a name of a file is missing."""
+    try:
+        await http.post_json(_NO_FILE, {"filename": ""}, msgspec.Raw)
+    except EngineCallError as error:
+        if not error.reachable:
+            raise
+        return error.trouble is Trouble.BAD_STATUS
+    return False
+
+
+def _kv_shape(props: _Props) -> KvShape:
+    # Hosts have one model in different directories.
+    model = (props.model_path or "").replace("\\", "/").rpartition("/")[2]
+    return KvShape(
+        HandShake.LLAMACPP_SLOTS, model=model or None, version=props.build_info, slots=props.total_slots or None
+    )
 
 
 def _from_metrics(text: str) -> tuple[LoadReading, ...]:

@@ -67,7 +67,7 @@ class LegRequest:
     """Beside those of every request."""
     method: str = "POST"
     at_decode: bool = False
-    """Of a release: it goes to the engine that decodes, which tells the other one."""
+    """Of a call beside the legs: it goes to the engine that decodes."""
     refused: bool = False
     """A 4xx is the answer that is hoped for."""
 
@@ -117,6 +117,13 @@ class HandOver(Protocol):
 
     def prefill(self, asked: Asked, prefill: Peer, decode: Peer) -> LegRequest:
         """The leg that computes the prompt. Its answer is never streamed."""
+        ...
+
+    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
+        """Calls between a prefill leg that was answered and the decode leg, in this order; all have to be answered 200.
+
+        Those `at_decode` go to the engine that decodes. Empty for most.
+        """
         ...
 
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:

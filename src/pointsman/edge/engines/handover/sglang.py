@@ -35,6 +35,10 @@ class Sglang:
         put = {"stream": b"false", **_room(asked, prefill)}
         return LegRequest(edited(asked.body, put, ("stream_options",)))
 
+    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
+        """Nothing."""
+        return ()
+
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body with the room."""
         return LegRequest(edited(asked.body, _room(asked, prefill)))

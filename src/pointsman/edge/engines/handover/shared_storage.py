@@ -23,6 +23,10 @@ class SharedStorage:
         """The prompt and one token."""
         return LegRequest(prompt_only(asked))
 
+    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
+        """Nothing."""
+        return ()
+
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body as it is. What the storage lost meanwhile is computed again, unsaid."""
         return LegRequest(asked.body)

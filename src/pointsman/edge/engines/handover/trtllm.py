@@ -58,6 +58,10 @@ class Trtllm:
         params = b'{"request_type":"context_only","disagg_request_id":%d}' % asked.number
         return LegRequest(edited(asked.body, {"stream": b"false", PARAMS: params}, ("stream_options",)))
 
+    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
+        """Nothing."""
+        return ()
+
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body with what the context leg was told, and token ids for its prompt."""
         told, choice = _read(answer)

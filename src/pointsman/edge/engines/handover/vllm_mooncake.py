@@ -36,6 +36,10 @@ class VllmMooncake:
         body = prompt_only(asked, ignore_eos=b"true", **{PARAMS: msgspec.json.encode(params)})
         return LegRequest(edited(body, drop=_ENDS_EARLY))
 
+    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
+        """Nothing."""
+        return ()
+
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body with the id, and where the other engine is. Raises HandOverError where that is unknown."""
         names = prefill.kv.engine_ids

@@ -34,6 +34,10 @@ class VllmNixl:
         """The prompt and one token, kept for another engine."""
         return LegRequest(prompt_only(asked, **{PARAMS: COMPUTE_FOR_ANOTHER}))
 
+    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
+        """Nothing."""
+        return ()
+
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body with what the prefill leg was told."""
         return LegRequest(edited(asked.body, {PARAMS: returned_params(answer)}))

@@ -149,9 +149,26 @@ class Legs:
         exchange.waits_for_leg = True
         try:
             await call.run(self._pool)
+            failed = await self._between(exchange, split, asked) if call.answered and split.is_prefill else None
         finally:
             exchange.waits_for_leg = False
-        return self._over(exchange, split, asked, call)
+        split.call = call
+        if failed is None:
+            return self._over(exchange, split, asked, call)
+        if isinstance(failed.error, InterruptedHereError | DeadlineError | NotMovedError):
+            return self._over(exchange, split, asked, failed)
+        reason = f"the KV could not be passed on at {failed.worker}: {failed.reason}"
+        return self._falls_back(exchange, split, NotMovedError(reason, Why.UNUSABLE))
+
+    async def _between(self, exchange: Exchange, split: Split, asked: Asked) -> EngineCall | None:
+        """The calls that a hand-shake needs between its legs; the one that failed."""
+        for wanted in split.handover.between(asked, split.other, split.answering):
+            worker = split.answering.worker if wanted.at_decode else split.other.worker
+            call = split.call = self._sender.leg(exchange, worker, wanted, HOLD_WITHIN_S)
+            await call.run(self._pool)
+            if not call.answered:
+                return call
+        return None
 
     def _over(self, exchange: Exchange, split: Split, asked: Asked, call: EngineCall) -> Next:
         """The leg is over, and nothing was sent to the engine that answers."""
