@@ -174,5 +174,14 @@ async def make_transfers(state: EmbeddedState, settings: TransferSettings) -> Em
     except OSError as error:
         raise listen_error(settings.host, settings.port, "--kv-transfer", error) from error
     handover.port = server.port
+    if _is_loopback(settings.host) and not _is_loopback(state.settings.host):
+        _log.warning(
+            "other hosts are told to read KV at %s, where they can't: give --kv-transfer HOST:PORT, or off",
+            settings.host,
+        )
     runner.transfers = handover
     return EmbeddedTransfers(state, handover, server, nixl, ways)
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.") or host == "::1"
