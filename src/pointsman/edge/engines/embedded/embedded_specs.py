@@ -27,6 +27,8 @@ class EmbeddedSpecs(SpecMaker):
         for name in _NOT_THERE:
             if getattr(body, name):
                 raise bad_request(f"{name} is not supported by this engine; leave it out.", name)
+        if body.n is not None and body.n > 1 and body.temperature == 0:
+            raise bad_request(f"n must be 1 when using greedy sampling, got {body.n}.", "n")
         if isinstance(body, ChatBody):
             if body.echo:
                 raise bad_request("echo is not supported in chats by this engine.", "echo")

@@ -114,7 +114,8 @@ class _Stream:
     def flush(self) -> str:
         new = self._new() if self._pending else ""
         self._pending = []
-        return new
+        # A part of a character is none, also where nothing follows.
+        return new.rstrip(_UNFINISHED)
 
     def _new(self) -> str:
         known = self._decode(self._before)

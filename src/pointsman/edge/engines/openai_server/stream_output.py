@@ -8,7 +8,7 @@ from pointsman.edge.engines.openai_server.errors import error_body
 from pointsman.edge.engines.openai_server.generation import Choice, Generation
 from pointsman.edge.engines.openai_server.json_answer import JSON_HEADERS
 from pointsman.edge.engines.openai_server.json_texts import JsonTexts
-from pointsman.edge.engines.openai_server.logprobs import TextLogprobs, chat_logprobs
+from pointsman.edge.engines.openai_server.logprobs import shown_logprobs
 from pointsman.edge.engines.openai_server.sampling import Chosen
 from pointsman.edge.wire.http1_responder import Responder
 
@@ -26,7 +26,7 @@ class StreamOutput:
         self.responder = responder
         self._texts = texts
         self._plain = not (spec.return_token_ids or spec.continuous_usage or spec.sampling.logprobs is not None)
-        self._text_logprobs = [TextLogprobs(generation.text) for _ in generation.choices]
+        self._shown = [shown_logprobs(generation.text, chat=spec.chat) for _ in generation.choices]
         kind = "chat.completion.chunk" if spec.chat else "text_completion"
         self._head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[' % (
             _encode(spec.id),
@@ -52,14 +52,12 @@ class StreamOutput:
             if not self.responder.started:
                 self.start()
             opening = self._opening(choice)
+        # A token without text is told too, as vLLM does: a stream of them is no stream that stands still.
         if self._plain and choice.finish_reason is None:
-            if text:
-                event = self._prefixes[choice.index] + self._texts.of(text) + self._plain_tail
-                self.responder.write(opening + event if opening else event)
-            elif opening:
-                self.responder.write(opening)
+            event = self._prefixes[choice.index] + self._texts.of(text) + self._plain_tail
         else:
-            self.responder.write(opening + self._full_event(choice, text, token, chosen))
+            event = self._full_event(choice, text, token, chosen)
+        self.responder.write(opening + event if opening else event)
 
     def end(self, *, done: bool = True) -> None:
         """Usage if asked for, `[DONE]`, end of the body."""
@@ -115,9 +113,7 @@ class StreamOutput:
         generation = self.generation
         if chosen is None or generation.spec.sampling.logprobs is None:
             return b"null"
-        if generation.spec.chat:
-            return _encode(chat_logprobs(generation.text, [chosen]))
-        return _encode(self._text_logprobs[choice.index].of([chosen]))
+        return _encode(self._shown[choice.index].of([chosen]))
 
     def _usage_so_far(self) -> bytes:
         if not self.generation.spec.continuous_usage:
