@@ -9,6 +9,7 @@ import pytest
 
 from pointsman.app.cli import main, status
 from pointsman.edge.serving.health_status import CanaryStatus, FactStatus, HealthStatus
+from pointsman.edge.serving.kv_status import LinksStatus, PassingStatus, TransfersStatus
 from pointsman.edge.serving.replica_report import ReplicaReport, ReplicasReport
 from pointsman.edge.serving.status import EngineReport, KvStatus, LastFault, RequestStatus, TimesStatus, WorkerStatus
 
@@ -139,6 +140,37 @@ def test_gpus_have_a_column_where_anything_is_known(
     assert "26 %  83 %, 90 % full" in lines[3]
     assert "26 %" + " " * 16 + "–" in lines[4]
     assert "b (http://b:1): how busy its GPUs are is unknown: GET http://x/metrics answered 500" in lines
+
+
+def test_roles_and_transfers_have_columns_where_there_are_any(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = [
+        worker(role="prefill", state="prefill", passing=PassingStatus(1, "h0", 1000, out=2)),
+        worker(id="b/0", role="decode", role_ordered=True, passing=PassingStatus(1, "h1", 1000, into=2, out=1)),
+        worker(id="c/0", passing=PassingStatus(0, "h1")),
+    ]
+    document = report(
+        workers=workers,
+        transfers=TransfersStatus(2, 9, 1, 8, 64_000, 8_400_000_000),
+        kv_links=LinksStatus(3, "h0 → h1", 1.2e5, 5.0, "h1 → h0", 9.9e6),
+    )
+    lines = [" ".join(line.split()) for line in shown(document, monkeypatch, capsys)]
+    assert lines[2].startswith("worker kind role state health KV events running transfers queued")
+    assert lines[3].startswith("a/0 vllm prefill prefill – complete 100 % 3 2 out 1 ")
+    assert lines[4].startswith("b/0 vllm decode (ordered) ready – complete 100 % 3 1 out, 2 in 1 ")
+    assert lines[5].startswith("c/0 vllm both ready – complete 100 % 3 – 1 ")
+    text = "\n".join(lines)
+    assert "a/0: prefill:" not in text
+    assert (
+        "KV between workers: 2 transfers under way, 8 arrived with 64,000 tokens (8.40 GB), 9 prompts computed for "
+        "others (1 more failed)"
+    ) in text
+    assert (
+        "links: 3 directions between machines known, the slowest h0 → h1 0.12 GB/s after 5 ms, the fastest h1 → h0 9.9 "
+        "GB/s"
+    ) in text
+    assert "transfers" not in "\n".join(shown(report(), monkeypatch, capsys))
 
 
 def test_other_front_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp.connector
 import zmq
 
+from pointsman.core.ledger.snapshot import PROMPTS_ONLY
 from pointsman.core.model.replica import NO_SHARE
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.sim.settings import SimSettings
@@ -98,7 +99,7 @@ class VirtualFleet:
         everybody = len(self.frontends) - 1
         await self.until(
             lambda: all(
-                sum(worker.usable or worker.state == "role" for worker in frontend.ledger.snapshot().workers)
+                sum(worker.usable or worker.state == PROMPTS_ONLY for worker in frontend.ledger.snapshot().workers)
                 == len(self.engines)
                 and len(frontend.replication.statuses()) == everybody
                 for frontend in self.frontends

@@ -85,7 +85,8 @@ def print_what_if(console: Console, answer: WhatIf) -> None:
         console.print(f"  not known to this version, and left out: {escape(', '.join(answer.ignored))}", soft_wrap=True)
     if not answer.changed or (answer.recorded is None and answer.instead is None):
         return
-    names = list((answer.recorded or answer.instead or Pick("")).terms)
+    picks = [pick for pick in (answer.recorded, answer.instead) if pick is not None]
+    names = list(dict.fromkeys(name for pick in picks for name in pick.terms))
     table = _table()
     for name in ("policy", "worker"):
         table.add_column(name, no_wrap=True)
@@ -95,7 +96,7 @@ def print_what_if(console: Console, answer: WhatIf) -> None:
         if pick is not None:
             table.add_row(*_pick(policy, pick, names))
     if answer.dearer_ms is not None:
-        by_name = [f"{answer.differences[name]:+,.3g}" for name in names]
+        by_name = [f"{answer.differences.get(name, 0.0):+,.3g}" for name in names]
         table.add_row("difference", "", "", "", "", "", f"{answer.dearer_ms:+,.3g}", *by_name)
     console.print(table)
     if answer.judge:
@@ -256,8 +257,9 @@ def _outcome(row: DecisionRow) -> Table:
 
 
 def _pick(policy: str, pick: Pick, names: list[str]) -> Iterator[str]:
+    giver = pick.prefill or pick.source
     yield escape(policy)
-    yield escape(pick.worker)
+    yield escape(pick.worker if giver is None else f"{giver} → {pick.worker}")
     yield f"{pick.cached:,}"
     yield str(pick.load)
     yield _number(pick.predicted_ttft_ms)

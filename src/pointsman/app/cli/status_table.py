@@ -13,14 +13,16 @@ from pointsman.app.cli.rollout_table import print_rollout, print_shadows
 from pointsman.app.cli.status_discovery import discovery_lines
 from pointsman.app.cli.status_faults import fault_lines
 from pointsman.app.cli.status_health import health_cell, health_lines
+from pointsman.app.cli.status_kv import kv_lines, role_cell, shows_roles, shows_transfers, transfers_cell
 from pointsman.app.cli.tenants_table import print_tenants
 from pointsman.core.ledger.events import KvFeedState
+from pointsman.core.ledger.snapshot import PROMPTS_ONLY
 from pointsman.edge.serving.drain_report import DrainReport
 from pointsman.edge.serving.status import EngineReport, KvStatus, RequestStatus, Status, TimesStatus, WorkerStatus
 
 READY = "ready"
 _FACTOR_SHOWN = 0.1
-_STATE_STYLE = {READY: "green", "draining": "yellow", "not_probed": "yellow"}
+_STATE_STYLE = {READY: "green", PROMPTS_ONLY: "green", "draining": "yellow", "not_probed": "yellow"}
 
 
 def print_status(console: Console, answer: Status, at: str = "") -> None:
@@ -44,6 +46,8 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     for line in _movers(answer.workers):
         console.print(escape(line))
     console.print(_requests(answer.requests))
+    for line in kv_lines(answer):
+        console.print(escape(line), soft_wrap=True)
     for pair in answer.kv_pairs_refused:
         text = f"{pair.prefill} computes no prompts for {pair.decode}: {pair.reason}"
         console.print(f"[yellow]{escape(text)}[/yellow]")
@@ -65,11 +69,13 @@ def _models(models: dict[str, list[str]]) -> str:
 def _workers(workers: list[WorkerStatus], *, others: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     gpus = any(worker.gpu_use is not None for worker in workers)
-    for name in ("worker", "kind", "state", "health", "KV events"):
+    roles, transfers = shows_roles(workers), shows_transfers(workers)
+    for name in ("worker", "kind", *(["role"] if roles else []), "state", "health", "KV events"):
         table.add_column(name, no_wrap=True)
     for name in (
         "running",
         *(["others"] if others else []),
+        *(["transfers"] if transfers else []),
         "queued",
         "KV",
         *(["GPU"] if gpus else []),
@@ -87,11 +93,13 @@ def _workers(workers: list[WorkerStatus], *, others: bool) -> Table:
         table.add_row(
             escape(worker.id),
             worker.kind,
+            *([role_cell(worker)] if roles else []),
             f"[{style}]{escape(worker.state)}[/{style}]",
             health_cell(worker.health),
             _kv(worker.kv),
             f"{worker.running} + {worker.foreign}" if worker.foreign else str(worker.running),
             *([str(worker.others)] if others else []),
+            *([transfers_cell(worker)] if transfers else []),
             str(worker.queued),
             _percent(worker.kv_use),
             *([_gpu(worker)] if gpus else []),
@@ -128,7 +136,7 @@ def _time_error(times: TimesStatus | None) -> str:
 def _troubles(answer: Status) -> Iterator[str]:
     """Why a worker gets no requests, and which engine is no worker at all, or doesn't tell its load."""
     for worker in answer.workers:
-        if worker.state != READY:
+        if worker.state not in (READY, PROMPTS_ONLY):
             yield f"{worker.id}: {worker.state}: {worker.reason}"
         yield from health_lines(worker)
         yield from fault_lines(worker)

@@ -225,7 +225,7 @@ class Fleet:
                 if entry.kv_class == source.kv_class:
                     self._write_token_bytes(entry)
 
-    def machines(self) -> dict[WorkerId, str]:
+    def machines(self) -> dict[str, str]:
         """On which machine each worker is."""
         return {worker: machine_of(entry.spec) for worker, entry in self._entries.items()}
 

@@ -262,7 +262,7 @@ class Ledger:
         """Links between machines of which something was seen, by names of machines."""
         return self._fleet.links.rows()
 
-    def machines(self) -> dict[WorkerId, str]:
+    def machines(self) -> dict[str, str]:
         """On which machine each worker is, by the names that links have."""
         return self._fleet.machines()
 

@@ -14,6 +14,9 @@ from pointsman.core.model.worker import WorkerId, WorkerSpec
 from pointsman.core.timing.spread import PredictionError
 from pointsman.core.timing.step import StepCoefficients
 
+PROMPTS_ONLY = "prefill"
+"""State of a worker that is ready to compute prompts for others, and gets no whole requests."""
+
 
 @dataclass(frozen=True, slots=True)
 class KvSnapshot:
@@ -55,8 +58,9 @@ class WorkerSnapshot:
     id: WorkerId
     spec: WorkerSpec
     state: str
-    """ready, draining, or why it is excluded."""
+    """ready, PROMPTS_ONLY, draining, or why it is excluded."""
     usable: bool
+    """Whole requests may go there."""
     reason: str
     running: int
     """Requests of ours."""

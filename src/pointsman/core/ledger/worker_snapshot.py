@@ -5,10 +5,12 @@ from __future__ import annotations
 from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
 from pointsman.core.ledger.links import machine_of
-from pointsman.core.ledger.snapshot import KvSnapshot, WorkerSnapshot
+from pointsman.core.ledger.snapshot import PROMPTS_ONLY, KvSnapshot, WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.ledger.table import FleetTable
 from pointsman.core.model.view import Column, Exclusion
+
+_STATES = {Exclusion.NONE: "ready", Exclusion.ROLE: PROMPTS_ONLY}
 
 
 def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times: StepTimes | None) -> WorkerSnapshot:
@@ -19,7 +21,7 @@ def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times
     return WorkerSnapshot(
         id=entry.id,
         spec=entry.spec,
-        state="ready" if status is Exclusion.NONE else status.name.lower(),
+        state=_STATES.get(status) or status.name.lower(),
         usable=status is Exclusion.NONE,
         reason=entry.draining if entry.draining and status is Exclusion.DRAINING else entry.health.reason,
         running=entry.in_flight,

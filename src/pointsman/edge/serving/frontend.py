@@ -41,6 +41,7 @@ from pointsman.edge.serving.health_watch import HealthWatch
 from pointsman.edge.serving.indexer import Indexer
 from pointsman.edge.serving.intake import Intake, IntakeSettings
 from pointsman.edge.serving.kv_pairs_metrics import KvPairsCollector, refused_pairs
+from pointsman.edge.serving.kv_status import links_status
 from pointsman.edge.serving.legs.metrics import TransferCollector
 from pointsman.edge.serving.link_feed import LinkFeed
 from pointsman.edge.serving.link_metrics import LinkCollector
@@ -426,6 +427,7 @@ class Frontend:
         status.certificate_faults = list(self.certificates.faults)
         status.discovery = self.engines.report()
         status.kv_pairs_refused = refused_pairs(self.kv_pairs)
+        status.kv_links = links_status(self.ledger.links_snapshot())
         return status
 
     def _engine_names(self) -> list[str]:

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
-from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
+from pointsman.core.ledger.snapshot import PROMPTS_ONLY, FleetSnapshot, WorkerSnapshot
 from pointsman.core.model.token_keys import GPU
 from pointsman.edge.serving.metric_families import counter, gauge
 from pointsman.edge.serving.time_metrics import time_model_families
@@ -30,6 +30,8 @@ _WORKER_GAUGES: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_KV_BLOCKS, lambda w: w.kv.blocks.get(GPU, 0)),
     (names.WORKER_DRIFT, lambda w: w.drift),
     (names.WORKER_GPU_USE, lambda w: w.gpu_use),
+    (names.WORKER_TRANSFERS_OUT, lambda w: w.transfers_out),
+    (names.WORKER_TRANSFERS_IN, lambda w: w.transfers_in),
 )
 _QUEUE_GAUGES: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_FOREIGN, lambda w: w.foreign),
@@ -40,6 +42,7 @@ _WORKER_COUNTERS: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_DISPATCHED, lambda w: w.totals.dispatched),
     (names.WORKER_FAILED, lambda w: w.totals.failed + w.totals.attempts_failed),
     (names.WORKER_CANCELLED, lambda w: w.totals.cancelled),
+    (names.WORKER_PREFILLS, lambda w: w.totals.prefills),
 )
 _CACHE_COUNTERS: tuple[tuple[Metric, Value], ...] = (
     (names.WORKER_PREDICTED, lambda w: w.totals.predicted_cached_tokens),
@@ -142,7 +145,8 @@ def _histogram(metric: Metric, histogram: Histogram) -> MetricFamily:
 def _ready_family(workers: Iterable[WorkerSnapshot]) -> MetricFamily:
     family = GaugeMetricFamily(names.WORKER_READY.name, names.WORKER_READY.help, labels=["worker", "state"])
     for worker in workers:
-        family.add_metric([worker.id, worker.state], 1.0 if worker.usable else 0.0)
+        ready = worker.usable or worker.state == PROMPTS_ONLY
+        family.add_metric([worker.id, worker.state], 1.0 if ready else 0.0)
     return family
 
 

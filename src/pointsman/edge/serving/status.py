@@ -14,6 +14,13 @@ from pointsman.core.timing.spread import PredictionError
 from pointsman.edge.cluster.status import EngineStatus
 from pointsman.edge.serving.drain_report import DrainReport
 from pointsman.edge.serving.health_status import HealthStatus, health_status
+from pointsman.edge.serving.kv_status import (
+    LinksStatus,
+    PassingStatus,
+    TransfersStatus,
+    passing_status,
+    transfers_status,
+)
 from pointsman.edge.serving.replica_report import ReplicasReport
 from pointsman.edge.serving.rollout_report import RolloutReport, ShadowReport
 from pointsman.edge.serving.tenants.report import TenancyReport
@@ -114,6 +121,12 @@ class WorkerStatus(msgspec.Struct):
     """How busy its GPUs are, 0 to 1; None: nobody knows."""
     others: int = 0
     """Requests of other front ends of this fleet, as they told."""
+    role: str = "both"
+    """prefill, decode or both."""
+    role_ordered: bool = False
+    """By an order at run time."""
+    passing: PassingStatus | None = None
+    """What it has to do with KV of others; None: asked of an older front end."""
 
 
 class EngineReport(msgspec.Struct):
@@ -178,6 +191,10 @@ class Status(msgspec.Struct):
     rollout: RolloutReport | None = None
     shadows: list[ShadowReport] = []
     kv_pairs_refused: list[RefusedPair] = []
+    transfers: TransfersStatus | None = None
+    """None: no worker passes KV on."""
+    kv_links: LinksStatus | None = None
+    """None: nothing was seen of any."""
 
 
 def make_status(
@@ -210,6 +227,7 @@ def make_status(
             ttft_mean_ms=1000 * traffic.ttft_s.sum / traffic.ttft_s.count if traffic.ttft_s.count else None,
             cached_share=_share(totals.reported_cached_tokens, totals.reported_prompt_tokens),
         ),
+        transfers=transfers_status(fleet),
     )
 
 
@@ -252,6 +270,9 @@ def _worker(worker: WorkerSnapshot, now_ms: float) -> WorkerStatus:
         gpu_memory=worker.gpu_memory,
         health=health_status(worker.health, now_ms),
         others=worker.others.requests,
+        role=str(worker.spec.role),
+        role_ordered=worker.role_ordered,
+        passing=passing_status(worker),
     )
 
 

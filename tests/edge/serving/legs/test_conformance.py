@@ -67,7 +67,7 @@ class Pair:
         await self.frontend.start()
         self._stack.push_async_callback(self.frontend.close)
         # That of the prefill engine says that it answers nobody.
-        await eventually(lambda: {w.state for w in self.frontend.ledger.snapshot().workers} == {"role", "ready"})
+        await eventually(lambda: {w.state for w in self.frontend.ledger.snapshot().workers} == {"prefill", "ready"})
         for engine in (prefill, decode):  # of what was asked when they joined
             engine.asked.clear()
             engine.wrong.clear()

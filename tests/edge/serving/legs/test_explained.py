@@ -48,6 +48,29 @@ def test_its_decision_names_both_workers_and_what_came_of_it() -> None:
     run_virtual(main)
 
 
+def test_status_and_metrics_show_roles_transfers_and_prompts() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop) as fleet:
+            _, task, _ = fleet.chat()
+            await task
+            status = await ask(fleet, "/v1/status")
+            workers = {one["id"]: one for one in status["workers"]}
+            assert [workers[name]["role"] for name in ("e0/0", "e1/0", "e2/0")] == ["prefill", "decode", "decode"]
+            assert [workers[name]["state"] for name in ("e0/0", "e1/0")] == ["prefill", "ready"]
+            assert workers["e0/0"]["passing"]["prefills_total"] == 1
+            assert {one["passing"]["group"] for one in workers.values()} == {1}
+            told = status["transfers"]
+            assert (told["prefills_total"], told["transfers_total"], told.get("under_way", 0)) == (1, 1, 0)
+            assert told["moved_bytes_total"] > 0
+            page = (await fleet.client.ask(fleet.frontends[0].admin_url, "GET", "/metrics")).body.decode()
+            assert 'pointsman_worker_ready{state="prefill",worker="e0/0"} 1.0' in page
+            assert 'pointsman_worker_prefills_total{worker="e0/0"} 1.0' in page
+            assert 'pointsman_worker_transfers_out{worker="e0/0"} 0.0' in page
+            assert "pointsman_transfer_saved_ms_total" in page
+
+    run_virtual(main)
+
+
 def test_what_fell_back_is_told_with_the_reason() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with apart(loop) as fleet:
