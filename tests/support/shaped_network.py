@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 _SWITCH = "sw"
+_NETWORK = 0x40000000
+"""CLONE_NEWNET of setns(2)."""
 _numbers = itertools.count(1)
 
 
@@ -59,7 +63,7 @@ class ShapedNetwork:
         for device in ("lo", "eth0"):
             self._in(name, "ip", "link", "set", device, "up")
         if mbit_per_s is not None:
-            burst = str(max(32 << 10, mbit_per_s * 1000 // 8))
+            burst = str(max(8 << 10, mbit_per_s * 1000 // 8))
             shape = ("root", "tbf", "rate", f"{mbit_per_s}mbit", "burst", burst, "latency", "50ms")
             self._in(name, "tc", "qdisc", "replace", "dev", "eth0", *shape)
             self._in(_SWITCH, "tc", "qdisc", "replace", "dev", port, *shape)
@@ -69,6 +73,20 @@ class ShapedNetwork:
     def prefix(self, name: str) -> tuple[str, ...]:
         """What a command begins with that is to run on that machine."""
         return ("ip", "netns", "exec", self._name(name))
+
+    def inside(self, name: str) -> ThreadPoolExecutor:
+        """A thread whose new sockets are of that machine."""
+
+        def enter() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            descriptor = os.open(f"/run/netns/{self._name(name)}", os.O_RDONLY)
+            try:
+                if libc.setns(descriptor, _NETWORK) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+            finally:
+                os.close(descriptor)
+
+        return ThreadPoolExecutor(1, name, initializer=enter)
 
     def _name(self, name: str) -> str:
         return f"{self._mark}-{name}"
