@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from pointsman.core.model.decision import Decision
+from pointsman.core.model.decision import Decision, PlanRows
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.plan import Aggregate, Disaggregate, Pull
 from pointsman.core.model.request import Request
@@ -52,7 +52,8 @@ def check(made: object, view: FleetView) -> None:
     for name, values in told:
         if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype.kind not in _NUMBERS:
             raise PolicyError(f"{name}: expected an array of {shape[0]} numbers, one a worker, not {_shown(values)}")
-    _check_plans(made)
+    if made.plans is not None:
+        _check_plans(made, made.plans)
     worker = made.worker
     if worker is None:
         return
@@ -61,17 +62,17 @@ def check(made: object, view: FleetView) -> None:
     reason = int(view.table[Column.EXCLUSION, view.workers.index(worker)])
     if reason:
         raise PolicyError(f"it chose {worker}, which is excluded: {Exclusion(reason).text}")
-    if isinstance(made.plan, Disaggregate):
-        _check_pair(view, made.plan.prefill, giving_rows(view), worker, taking_rows(view), "compute the prompt for")
-    if isinstance(made.plan, Aggregate | Disaggregate) and made.plan.pull is not None:
-        computes = made.prefill_worker or worker
-        _check_pull(view, made.plan.pull, computes)
+    plan = made.plan
+    if isinstance(plan, Aggregate):
+        if plan.pull is not None:
+            _check_pull(view, plan.pull, worker)
+    elif isinstance(plan, Disaggregate):
+        _check_pair(view, plan.prefill, giving_rows(view), worker, taking_rows(view), "compute the prompt for")
+        if plan.pull is not None:
+            _check_pull(view, plan.pull, plan.prefill)
 
 
-def _check_plans(made: Decision) -> None:
-    plans = made.plans
-    if plans is None:
-        return
+def _check_plans(made: Decision, plans: PlanRows) -> None:
     count = len(plans.scores)
     told: list[tuple[str, object]] = [
         ("plans.prefill", plans.prefill),

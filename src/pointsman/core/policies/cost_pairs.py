@@ -23,7 +23,9 @@ ALL = 32
 SHORT = 16
 SOURCES = 32
 """Of pulls: more of them, as many hold the same and the nearest is the best."""
-_NONE, _ROLE = int(Exclusion.NONE), int(Exclusion.ROLE)
+_ANSWERS = np.array([0.0 if reason is Exclusion.NONE else np.inf for reason in Exclusion])
+_COMPUTES = np.array([0.0 if reason in (Exclusion.NONE, Exclusion.ROLE) else np.inf for reason in Exclusion])
+"""By reason: 0 where the worker may do that, else infinite."""
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -56,13 +58,13 @@ def apart_pairs(scene: Scene) -> Pairs | None:
     most = scene.most_relief_ms
     disturbed = load.decoding * alone.computed_ms - scene.disturbed_ms
     copy = alone.again * times.d * load.new * alone.full
-    alone_copy = copy * passing.only_prompts
-    giver = twice + np.minimum(np.maximum(disturbed, -most), most) + (copy - alone_copy)
+    giver = twice + np.minimum(np.maximum(disturbed, -most), most)
     taker = scene.scores - twice + 2 * joined
+    if passing.any_both:
+        giver += copy * (1 - passing.only_prompts) if passing.any_only_prompts else copy
     if np.count_nonzero(exclusion):
-        out = exclusion != _NONE
-        taker[out] = np.inf
-        giver[out & (exclusion != _ROLE)] = np.inf
+        taker += _ANSWERS[exclusion]
+        giver += _COMPUTES[exclusion]
     moved = np.maximum(scene.request.prompt_tokens - table[Column.CACHED_TOKENS], 0.0)
     givers = answers = None
     blocked = passing.apart
@@ -73,7 +75,7 @@ def apart_pairs(scene: Scene) -> Pairs | None:
         answers = _least(np.where(passing.takes, taker + usual, np.inf))
         if not len(givers) or not len(answers):
             return None
-        giver, alone_copy, blocked = giver[givers], alone_copy[givers], blocked[np.ix_(givers, answers)]
+        giver, blocked = giver[givers], blocked[np.ix_(givers, answers)]
         taker, moved = taker[answers], moved[answers]
     block = _links(scene, givers, answers)
     token_bytes = passing.token_bytes if givers is None else passing.token_bytes[givers]
@@ -93,11 +95,11 @@ def apart_pairs(scene: Scene) -> Pairs | None:
     scores += giver[:, None]
     scores += taker
     scores += blocked
-    if np.count_nonzero(alone_copy):
-        room = _at(alone.terms["eviction_ms"], answers)
-        scores += np.maximum(alone_copy[:, None] - room, 0.0)
+    if passing.any_only_prompts:
+        lost = _at(copy * passing.only_prompts, givers)
+        scores += np.maximum(lost[:, None] - _at(alone.terms["eviction_ms"], answers), 0.0)
     placement = alone.terms.get("placement_ms")
-    if placement is not None:
+    if placement is not None and passing.any_both:
         both = _at((1 - passing.only_prompts) / 2, givers)
         scores += both[:, None] * (_at(placement, givers)[:, None] - _at(placement, answers))
     return Pairs(givers, answers, scores, moved, sizes, None if scene.fits is None else _at(scene.fits, answers))
@@ -116,7 +118,7 @@ def pull_pairs(scene: Scene) -> Pairs | None:
     score = scene.scores
     exclusion = table[Column.EXCLUSION]
     if np.count_nonzero(exclusion):
-        score = np.where(exclusion == _NONE, score, np.inf)
+        score = score + _ANSWERS[exclusion]
     answers: Rows | None = None
     if len(held) > ALL:
         sources = sources[_least(-held[sources].astype(np.float64), SOURCES)]

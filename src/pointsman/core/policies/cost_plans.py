@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,18 +125,45 @@ def _fits(request: Request, view: FleetView) -> Mask | None:
     return None if np.count_nonzero(fits) == len(fits) else fits
 
 
-_Kept = tuple[Moves, Floats, bool]
+class _Kept(NamedTuple):
+    """Plans of one kind, one entry each."""
+
+    gives: Rows
+    answers: Rows
+    moved_tokens: NDArray[np.int64]
+    scores: Floats
+    any_excluded: bool
 
 
-def _joined(one: _Kept | None, other: _Kept | None) -> _Kept | None:
-    if one is None or other is None:
-        return one if other is None else other
-    both = [np.concatenate(values) for values in zip(one[0], other[0], strict=True)]
-    return Moves(*both), np.concatenate((one[1], other[1])), one[2] or other[2]
+def _joined(apart: _Kept | None, pulls: _Kept | None) -> tuple[Moves, Floats, bool] | None:
+    """Both kinds, their scores, and whether some may not be chosen."""
+    if apart is None:
+        if pulls is None:
+            return None
+        is_apart = np.zeros(len(pulls.gives), dtype=np.bool_)
+        moves = Moves(pulls.answers, pulls.answers, pulls.gives, is_apart, pulls.moved_tokens)
+        return moves, pulls.scores, pulls.any_excluded
+    count = len(apart.gives)
+    if pulls is None:
+        is_apart = np.ones(count, dtype=np.bool_)
+        return (
+            Moves(apart.gives, apart.answers, apart.gives, is_apart, apart.moved_tokens),
+            apart.scores,
+            (apart.any_excluded),
+        )
+    answers = np.concatenate((apart.answers, pulls.answers))
+    moves = Moves(
+        computes=np.concatenate((apart.gives, pulls.answers)),
+        answers=answers,
+        gives=np.concatenate((apart.gives, pulls.gives)),
+        apart=np.arange(len(answers)) < count,
+        moved_tokens=np.concatenate((apart.moved_tokens, pulls.moved_tokens)),
+    )
+    return moves, np.concatenate((apart.scores, pulls.scores)), apart.any_excluded or pulls.any_excluded
 
 
 def _kept(scene: Scene, pairs: Pairs | None, *, apart: bool) -> _Kept | None:
-    """The best of these plans, their scores, and whether some may not be chosen."""
+    """The best of these plans."""
     if pairs is None:
         return None
     scores = pairs.scores
@@ -156,14 +184,7 @@ def _kept(scene: Scene, pairs: Pairs | None, *, apart: bool) -> _Kept | None:
     answers = other if pairs.answers is None else pairs.answers[other]
     gives = one if pairs.givers is None else pairs.givers[one]
     moved = pairs.moved_tokens[other] if pairs.moved_tokens.ndim == 1 else pairs.moved_tokens[one, other]
-    moves = Moves(
-        computes=gives if apart else answers,
-        answers=answers,
-        gives=gives,
-        apart=np.full(len(numbers), apart),
-        moved_tokens=moved.astype(np.int64),
-    )
-    return moves, flat[numbers], allowed is not None
+    return _Kept(gives, answers, moved.astype(np.int64), flat[numbers], allowed is not None)
 
 
 def _best_sources(scores: Floats, allowed: NDArray[np.bool_] | None) -> Floats:

@@ -25,6 +25,7 @@ Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
+_OFF = TransferMode.OFF
 USUAL_TOKEN_BYTES = 131_072
 """KV of a token where no engine says: Llama-3.1-8B in 16 bits; other models have 23,040 to 327,680 (time-model.md)."""
 BYTES_UNKNOWN = f"nobody says how many bytes a token's KV has: {USUAL_TOKEN_BYTES:,} were assumed"
@@ -48,7 +49,7 @@ _READABLE = np.array(
 
 def moves(view: FleetView) -> bool:
     """Whether plans that move KV are thought of at all."""
-    return view.transfer.mode is not TransferMode.OFF and bool(np.count_nonzero(view.table[Column.KV_GROUP]))
+    return bool(np.count_nonzero(view.table[Column.KV_GROUP])) and view.transfer.mode is not _OFF
 
 
 class Passing(NamedTuple):
@@ -68,6 +69,9 @@ class Passing(NamedTuple):
     any_pull: bool
     only_prompts: Floats
     """1: it computes prompts only."""
+    any_only_prompts: bool
+    any_both: bool
+    """Some of those who give do more than prompts."""
     token_bytes: Floats
     """KV of a token; `USUAL_TOKEN_BYTES` where nobody says."""
     bytes_known: bool
@@ -86,6 +90,7 @@ def _passing(columns: bytes) -> Passing:
     prompts, answers = stages & STAGE_PREFILL != 0, stages & STAGE_DECODE != 0
     gives, takes = known & prompts & (sides & KV_GIVES != 0), known & answers & (sides & KV_TAKES != 0)
     some, parts = known & (sides & KV_GIVES != 0) & (sides & KV_PARTS != 0), takes & (sides & KV_PARTS != 0)
+    only = stages == STAGE_PREFILL
     same = group[:, None] == group
     np.fill_diagonal(same, val=False)
     apart, pull = same & gives[:, None] & takes, same & some[:, None] & parts
@@ -97,7 +102,9 @@ def _passing(columns: bytes) -> Passing:
         some,
         np.where(pull, 0.0, np.inf),
         bool(pull.any()),
-        (stages == STAGE_PREFILL).astype(np.float64),
+        only.astype(np.float64),
+        bool(only.any()),
+        bool((gives & ~only).any()),
         np.where(size > 0, size, USUAL_TOKEN_BYTES).astype(np.float64),
         bool((size > 0).all()),
     )
@@ -157,8 +164,6 @@ def free_tokens(view: FleetView) -> Floats:
     table = view.table
     capacity = table[Column.KV_CAPACITY_TOKENS]
     free = capacity - np.maximum(table[Column.KV_TOKENS], table[Column.KV_USED_TOKENS])
-    if np.count_nonzero(capacity) == len(capacity):
-        return free.astype(np.float64)
     known: Floats = np.where(capacity > 0, free, np.inf)
     return known
 

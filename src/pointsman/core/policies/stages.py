@@ -39,7 +39,7 @@ def decide(
     policy: Policy, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random
 ) -> Decision:
     """What the policy decides, in two stages where that is wanted. Raises whatever the policy raises."""
-    if makes_plans(policy) or not moves(view):
+    if not moves(view) or makes_plans(policy):
         return policy.decide(request, view, timing, now_ms, rng)
     if view.transfer.mode is not TransferMode.ALWAYS and not stages_apart(view):
         return policy.decide(request, view, timing, now_ms, rng)
@@ -47,9 +47,7 @@ def decide(
     if made is not None:
         return made
     made = policy.decide(request, view, timing, now_ms, rng)
-    if not isinstance(made, Decision) or made.worker is None:
-        return made
-    return replace(made, note=_notes(made.note, NOBODY_FOR_PROMPTS))
+    return made if _worker(made) is None else replace(made, note=_notes(made.note, NOBODY_FOR_PROMPTS))
 
 
 def makes_plans(policy: Policy) -> bool:
@@ -71,14 +69,14 @@ def _apart(
     if not len(givers):
         return None
     first = policy.decide(request, _only(view, givers), timing, now_ms, rng)
-    row = None if not isinstance(first, Decision) else first.chosen_row
-    if row is None or row not in givers or not isinstance(first.plan, Aggregate):
+    row = _worker(first)
+    if row is None or row not in givers:
         return None
     # A worker that computes both has nothing to pass on.
     partners = _partners(possible[int((givers == row).argmax())], takers, row, view)
     second = policy.decide(request, _only(view, partners), timing, now_ms, rng)
-    other = None if not isinstance(second, Decision) else second.chosen_row
-    if other is None or other not in partners or not isinstance(second.plan, Aggregate):
+    other = _worker(second)
+    if other is None or other not in partners:
         return None
     note = _notes(first.note, second.note)
     if other == row:
@@ -96,6 +94,13 @@ def _apart(
     )
     plan = Disaggregate(view.workers[row], view.workers[other])
     return replace(second, view=view, note=note, plans=plans, plan=plan)
+
+
+def _worker(made: object) -> int | None:
+    """The row of the one worker that was chosen; None for all else, also for what policies must not return."""
+    if not isinstance(made, Decision) or not isinstance(made.plan, Aggregate):
+        return None
+    return made.chosen_row if made.plan.worker in made.view.workers else None
 
 
 def _partners(possible: Mask, takers: Rows, row: int, view: FleetView) -> Rows:
