@@ -389,3 +389,15 @@ async def test_no_process_stays_behind(
     if how is signal.SIGINT:
         process.line("random: its run")
     await eventually(lambda: process.family() == [], limit_s=60)
+
+
+def test_kv_may_move_between_workers_that_do_both(simulate: Simulate, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--kv-transfer", "always", "--link", "roce:1ms", "--policy", "cost"]
+    assert simulate("--workers", "2", "--profile", "h100/llama-8b", *more) == 0
+    (apart,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("prefill apart")]
+    assert apart.split()[2] == "100.0"
+
+
+def test_nothing_is_said_of_kv_that_never_moves(simulate: Simulate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate("--workers", "2", "--profile", "h100/llama-8b", "--policy", "cost") == 0
+    assert "prefill apart" not in capsys.readouterr().out

@@ -57,6 +57,8 @@ def outcome_of(
         worker=np.zeros(count, dtype=np.int64),
         prefill_worker=np.full(count, -1),
         kv_arrived_ms=np.full(count, np.nan),
+        moved_tokens=np.zeros(count, dtype=np.int64),
+        fallback=np.zeros(count, dtype=np.bool_),
         status=states.astype(np.int64),
         itl=counter.histogram(),
         workers=workers,

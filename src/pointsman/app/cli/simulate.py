@@ -16,6 +16,7 @@ from pointsman.app.cli.simulate_progress import RunsBar
 from pointsman.app.experiments.conduct import GOODPUT_TARGET, conduct
 from pointsman.app.experiments.summary import summarize
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.transfer import TransferMode
 from pointsman.edge.engines.local.cores import usable_cores
 
 _PATH = click.Path(path_type=Path)
@@ -46,6 +47,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--kv-events/--no-kv-events", default=None, help="Engines say which blocks they hold (on).")
 @click.option("--metrics-every", metavar="TIME", help="How often engines' load is read (5s); 0s: before each decision.")
 @click.option("--front-end-ms", type=click.FloatRange(0), help="A request's time outside of engines (the profile's).")
+@click.option(
+    "--kv-transfer",
+    type=click.Choice([mode.value for mode in TransferMode]),
+    help="When KV moves between workers; default: auto where some are for prefill only, else off.",
+)
+@click.option("--link", metavar="LINK", help="Over which it does: roce, 25gbe, 12.5GB/s:0.5ms (usual for the GPUs).")
 @click.option("--noise", type=click.FloatRange(0, 1), help="Spread of step times (0.03; 0 with one seed).")
 @click.option("--csv", "csv_file", type=_PATH, help="A row for each run, to FILE.")
 @click.option("--html", "html_file", type=_PATH, help="A report with plots, to FILE.")

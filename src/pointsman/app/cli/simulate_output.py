@@ -23,6 +23,8 @@ from pointsman.core.model.errors import ConfigError
 
 _HIDDEN = {"busy_cv", "token_imbalance", "queue_growth", "goodput_requests_s"}
 """Measures for JSON, CSV and the report: in the table they would hide the others."""
+_IF_ANY = {"failed_share", "apart_share", "fetched_share"}
+"""Measures that are shown where they are not 0."""
 
 
 _SWEPT = (
@@ -32,6 +34,7 @@ _SWEPT = (
     "tpot_mean_ms",
     "e2e_p99_ms",
     "hit_share",
+    "apart_share",
     "output_tokens_s_gpu",
 )
 _UNBOUNDED = 10_000
@@ -126,7 +129,7 @@ def _measures_table(point: PointSummary, *, with_spread: bool) -> Table:
         table.add_column(escape(policy.policy), justify="right", no_wrap=True)
     for key, measure in MEASURES.items():
         values = [policy.metrics[key] for policy in point.policies]
-        if key in _HIDDEN or all(value is None for value in values) or (key == "failed_share" and not _any(values)):
+        if key in _HIDDEN or all(value is None for value in values) or (key in _IF_ANY and not _any(values)):
             continue
         table.add_row(measure.title, *_cells(key, values, with_spread=with_spread))
     return table
@@ -136,6 +139,9 @@ def _print_sweep(console: Console, summary: Summary) -> None:
     sweep = summary.sweep
     assert sweep is not None
     keys = [key for key in _SWEPT if key != "goodput_share" or summary.slo is not None]
+    shares = [policy.metrics["apart_share"] for point in summary.points for policy in point.policies]
+    if not _any(shares):
+        keys.remove("apart_share")
     table = _table(sweep.axis, justify="right")
     table.add_column("policy", no_wrap=True)
     for key in keys:

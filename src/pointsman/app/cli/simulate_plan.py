@@ -15,6 +15,8 @@ from pointsman.app.experiments.sweep import Base, Sweep, parse_sweep
 from pointsman.app.experiments.workload import Recorded, Workload, requests_s
 from pointsman.app.simulate.setup import Setup
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.transfer import TransferMode
+from pointsman.core.timing.links import link
 from pointsman.core.workload.trace import Trace
 from pointsman.edge.serving.policies import load_registry
 from pointsman.edge.traces.formats import read_trace
@@ -47,6 +49,8 @@ class SimulateFlags:
     kv_events: bool | None = None
     metrics_every: str | None = None
     front_end_ms: float | None = None
+    kv_transfer: str | None = None
+    link: str | None = None
     noise: float | None = None
 
 
@@ -111,6 +115,10 @@ def _setup(flags: SimulateFlags, profiles: Profiles, size: Size) -> Setup:
         if 0 < every_ms < 1:
             raise ConfigError(f"--metrics-every {text}: at least 1ms is expected, or 0s for before each decision")
         given["metrics_every_ms"] = every_ms
+    if flags.kv_transfer is not None:
+        given["kv_transfer"] = TransferMode(flags.kv_transfer)
+    if flags.link is not None:
+        given["link"] = link(flags.link)
     noise = flags.noise
     given["step_noise"] = noise if noise is not None else DEFAULT_NOISE if flags.seeds > 1 else 0.0
     return Setup(groups=groups(profiles, size), **given)

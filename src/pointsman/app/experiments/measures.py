@@ -63,6 +63,12 @@ _ALL = (
     Measure("goodput_requests_s", "goodput", Unit.REQUESTS_S, False, Kind.COUNT, "requests within the SLO a second"),
     Measure("failed_share", "failed requests", Unit.SHARE, True, Kind.SHARE, "rejected, failed or unfinished requests"),
     Measure("hit_share", "hit rate", Unit.SHARE, False, Kind.SHARE, "prompt tokens that were found cached"),
+    Measure(
+        "apart_share", "prefill apart", Unit.SHARE, True, Kind.SHARE, "requests whose prompt another worker computed"
+    ),
+    Measure(
+        "fetched_share", "KV fetched", Unit.SHARE, True, Kind.SHARE, "requests that fetched a part of their prompt's KV"
+    ),
     Measure("busy_imbalance", "load imbalance", Unit.TIMES, True, meaning="busiest worker's busy time over the mean"),
     Measure("token_imbalance", "token imbalance", Unit.TIMES, True, meaning="the same for computed tokens"),
     Measure("busy_cv", "CV of load", Unit.TIMES, True, Kind.COUNT, "standard deviation of busy time over its mean"),

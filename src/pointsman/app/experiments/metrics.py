@@ -30,6 +30,7 @@ def metrics_of(outcome: Outcome, slo: Slo | None = None) -> Metrics:
     requests = max(len(outcome), 1)
     gpu_s = sum(worker.gpu_ms for worker in outcome.workers) / 1_000
     busy_ms = [worker.busy_ms for worker in outcome.workers]
+    apart = outcome.prefill_worker >= 0
     growth = queue_growth(outcome.arrival_ms, _served_ms(outcome))
     return {
         **_latencies("ttft", outcome.ttft_ms),
@@ -43,6 +44,8 @@ def metrics_of(outcome: Outcome, slo: Slo | None = None) -> Metrics:
         "goodput_requests_s": _NONE if good is None else good / seconds,
         "failed_share": float(np.count_nonzero(~done)) / requests,
         "hit_share": float(outcome.cached_tokens[done].sum()) / prompt_tokens if prompt_tokens else _NONE,
+        "apart_share": float(np.count_nonzero(apart)) / requests,
+        "fetched_share": float(np.count_nonzero((outcome.moved_tokens > 0) & ~apart)) / requests,
         "busy_imbalance": _most_over_mean(busy_ms),
         "token_imbalance": _most_over_mean([_computed_tokens(outcome, index) for index in range(len(busy_ms))]),
         "busy_cv": float(np.std(busy_ms) / np.mean(busy_ms)) if sum(busy_ms) else _NONE,

@@ -25,24 +25,17 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The roomiest workers of a fleet: where prompts are computed and where answers are, often the same."""
+    """The roomiest workers that answer. What is too long for those that compute prompts for them they compute too."""
 
-    prompts: Limit
     answers: Limit
-    apart: bool
 
-    def refuses(self, request: TraceRequest) -> Limit | None:
-        """Which limit keeps a request out; None: it fits. The first token of the answer comes with the prompt."""
-        if request.prompt_tokens + 1 > self.prompts.tokens:
-            return self.prompts
-        if self.apart and request.output_tokens > 1 and request.prompt_tokens + 2 > self.answers.tokens:
-            return self.answers
-        return None
+    def refuses(self, request: TraceRequest) -> bool:
+        """Whether a request is kept out."""
+        return request.prompt_tokens + 1 > self.answers.tokens
 
     def cuts(self, request: TraceRequest) -> bool:
         """Whether it fits, and its answer ends early."""
-        whole = request.prompt_tokens + request.output_tokens
-        return request.output_tokens > 1 and whole > self.answers.tokens and self.refuses(request) is None
+        return request.prompt_tokens + request.output_tokens > self.answers.tokens and not self.refuses(request)
 
 
 def room(setup: Setup, trace_block_tokens: int) -> Room:
@@ -56,12 +49,7 @@ def room(setup: Setup, trace_block_tokens: int) -> Room:
             return Limit(setup.max_context_tokens, "the longest context")
         return Limit(tokens, f"the KV cache of {held[tokens]}")
 
-    by_role = {role: [group for group in setup.groups if group.role is role] for role in Role}
-    alone, prefill, decode = (by_role[role] for role in (Role.BOTH, Role.PREFILL, Role.DECODE))
-    if prefill:
-        return Room(limit(prefill), limit(decode or alone), apart=True)
-    together = limit(alone or decode)
-    return Room(together, together, apart=False)
+    return Room(limit(group for group in setup.groups if group.role is not Role.PREFILL))
 
 
 def oversize_note(trace: Trace, setups: Sequence[Setup]) -> str | None:
@@ -69,13 +57,15 @@ def oversize_note(trace: Trace, setups: Sequence[Setup]) -> str | None:
 
     Engines refuse them, so they count as failed.
     """
-    found: list[tuple[int, Limit]] = []
+    found: list[int] = []
+    limit = None
     for each in _rooms(trace, setups):
-        refused = [(number, limit) for number, asked in enumerate(trace.requests) if (limit := each.refuses(asked))]
-        found = max(found, refused, key=len)
-    if not found:
+        refused = [number for number, asked in enumerate(trace.requests) if each.refuses(asked)]
+        if len(refused) > len(found):
+            found, limit = refused, each.answers
+    if limit is None:
         return None
-    number, limit = found[0]
+    number = found[0]
     first = trace.requests[number].prompt_tokens
     if len(found) == len(trace):
         raise ConfigError(

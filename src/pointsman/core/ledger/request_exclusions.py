@@ -47,6 +47,11 @@ def exclude_for_request(
         exclusion[by_role] = Exclusion.NONE
     _exclude(request, group, tried, table, expected_at)
     if len(by_role):
+        if request.blocks.unit is BlockUnit.TOKENS:
+            # A prefill ends with a token; that a prompt leaves no room for it would be the client's error elsewhere.
+            context = table[Column.CONTEXT_TOKENS, by_role]
+            short = by_role[(context == request.prompt_tokens) & (exclusion[by_role] == Exclusion.NONE)]
+            exclusion[short] = Exclusion.CONTEXT_TOO_SMALL
         exclusion[by_role[exclusion[by_role] == Exclusion.NONE]] = Exclusion.ROLE
 
 
