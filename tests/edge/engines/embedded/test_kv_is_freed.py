@@ -249,3 +249,22 @@ def test_a_failed_step_lets_go_of_everything() -> None:
         fleet.check()
 
     run_virtually(run())
+
+
+def test_two_engines_that_are_full_for_each_other_do_not_wait_for_ever() -> None:
+    async def run() -> None:
+        fleet = Fleet(World(0.001, []), num_blocks=16)
+        # What each holds for the other one leaves no room for what it is to fetch itself.
+        pairs = [(0, 3), (0, 4), (0, 5), (1, 6), (1, 7)]
+        params = await asyncio.gather(*(fleet.prefill(at, number) for at, number in pairs))
+        assert [runner.engine.model.held for runner in fleet.engines] == [3, 2]
+        assert min(runner.engine.model.kv_use for runner in fleet.engines) > 0.7
+        answers = [
+            asyncio.create_task(fleet.decode(1 - at, number, 12, told))
+            for (at, number), told in zip(pairs, params, strict=True)
+        ]
+        await asyncio.gather(*answers)
+        await asyncio.sleep(3 * LEASE_S)
+        fleet.check()
+
+    run_virtually(run())

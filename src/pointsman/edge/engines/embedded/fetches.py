@@ -26,6 +26,10 @@ from pointsman.edge.transfer.errors import Failure, TransferError
 _log = logging.getLogger("pointsman.engines.embedded")
 
 
+_MOST_RENEWALS = 12
+"""Of one lease: two engines that are full of what they hold for each other must not wait for ever."""
+
+
 class _GoneError(Exception):
     """Nobody wants the blocks any more."""
 
@@ -191,10 +195,12 @@ class Fetches:
             self._start(self._transfer.release(fetch.peer))
 
     async def _renew(self, fetch: Fetch) -> None:
-        while True:
+        for _ in range(_MOST_RENEWALS):
             await asyncio.sleep(fetch.remote.lease_s / 3)
             if not await self._transfer.renew(fetch.peer):
                 self._metrics.renewals_failed += 1
+        _log.warning("request %s waited too long for room: its KV at %s is let go", fetch.request.id, fetch.peer.name)
+        await self._transfer.release(fetch.peer)
 
     async def _fetch(self, fetch: Fetch, sequence: Sequence) -> None:
         engine = self._engine
