@@ -38,6 +38,7 @@ class Machines:
 
     def __init__(self, network: ShapedNetwork, folder: Path) -> None:
         self.network, self.folder = network, folder
+        self.config = folder / "pointsman.yaml"
         self.running: list[Running] = []
         self.inside: ThreadPoolExecutor
         self.rng = random.Random(5)
@@ -60,16 +61,23 @@ class Machines:
             waits.append((self.run(machine, "node", "--listen", f"{address}:8090"), "node at"))
         for process, line in waits:
             process.line(line)
+        self.configure("auto")
+        self.run("front", "serve", "--config", str(self.config)).line("pointsman serves")
+        self.until(lambda: [one["kv"]["state"] for one in self.workers()] == ["complete"] * 4)
+
+    def configure(self, mode: str) -> None:
+        """The front end's file; `mode`: when KV moves."""
         nodes = [
             {"url": self.url(machine), "name": machine, "node_role": "prefill" if machine == PROMPTS else "decode"}
             for machine in (PROMPTS, *RATES)
         ]
         plane = {"listen_port": PORT, "admin_port": PORT + 1, "heartbeat_interval": "500ms", "debug_headers": True}
-        tree = {"control-plane": plane, "execution-group": {"nodes": nodes}, "routing": {"policy": "cost"}}
-        config = self.folder / "pointsman.yaml"
-        config.write_text(json.dumps(tree))
-        self.run("front", "serve", "--config", str(config)).line("pointsman serves")
-        self.until(lambda: [one["kv"]["state"] for one in self.workers()] == ["complete"] * 4)
+        tree = {
+            "control-plane": plane,
+            "execution-group": {"nodes": nodes},
+            "routing": {"policy": "cost", "kv_transfer": mode},
+        }
+        self.config.write_text(json.dumps(tree))
 
     def close(self) -> None:
         for process in reversed(self.running):
@@ -125,6 +133,17 @@ class Machines:
         held = self.call(f"{self.admin}/query", query)[0]
         return any(one["longest_matched"] >= len(prompt) - 16 for one in held["default"].values())
 
+    def is_moved_to(self, machine: str) -> bool:
+        """Whether a prompt that is held elsewhere was fetched, when that machine answers; the answer is the same."""
+        prompt = self.prompt()
+        alone, _, _ = self.complete(self.url(PROMPTS), prompt, 12)
+        self.until(partial(self.knows, prompt))
+        front, said = f"http://127.0.0.1:{PORT}", {"x-pointsman-worker": f"{machine}/0"}
+        answer, cached, headers = self.complete(front, prompt, 12, **said)
+        assert headers["x-pointsman-worker"] == f"{machine}/0"
+        assert answer == alone
+        return cached > TOKENS / 2  # apart or pulled: of this prompt nothing was there
+
     def compute_ms(self, machine: str) -> float:
         """What a prompt of which nothing is cached takes there, by the test's own watch."""
         took = []
@@ -171,16 +190,7 @@ def test_prompts_held_elsewhere_are_moved_over_fast_links_and_computed_again_beh
         transfer_ms = TOKENS * 512 / (mbit_per_s * 125)
         compute_ms = machines.compute_ms(machine)
         times = compute_ms / transfer_ms
-        moved[machine] = 0
-        for _ in range(4):
-            prompt = machines.prompt()
-            alone, _, _ = machines.complete(machines.url(PROMPTS), prompt, 12)
-            machines.until(partial(machines.knows, prompt))
-            said = {"x-pointsman-worker": f"{machine}/0"}
-            answer, cached, headers = machines.complete(front, prompt, 12, **said)
-            assert headers["x-pointsman-worker"] == f"{machine}/0"
-            assert answer == alone
-            moved[machine] += cached > TOKENS / 2  # apart or pulled: of this prompt nothing was there
+        moved[machine] = sum(machines.is_moved_to(machine) for _ in range(4))
         if times > CLEAR:
             clear[machine] = True
             assert moved[machine] >= 3, (
@@ -194,3 +204,7 @@ def test_prompts_held_elsewhere_are_moved_over_fast_links_and_computed_again_beh
     assert clear.get("fast") is True, moved
     assert clear.get("slow") is False, moved
     assert machines.links()[PROMPTS, "fast"]["seen"] > measured[PROMPTS, "fast"]["seen"]
+    for mode, moves in (("off", False), ("always", True)):
+        machines.configure(mode)
+        assert machines.call(f"{machines.admin}/v1/reload", {})[0]["changed"] == ["routing.kv_transfer"]
+        assert [machines.is_moved_to(machine) for machine in RATES] == [moves] * len(RATES), mode
