@@ -29,7 +29,8 @@ class World:
     def __init__(self, block_s: float, breaks_after: Sequence[int | None]) -> None:
         """`block_s`: time of one block. `breaks_after`: blocks after which the n-th transfer breaks; None: never."""
         self.handovers: dict[str, KvHandover] = {}
-        self.block_s = block_s
+        self.block_s = self.word_s = block_s
+        """`word_s`: until a word has arrived."""
         self._breaks = iter(breaks_after)
 
     def alive(self, name: str) -> KvHandover | None:
@@ -57,7 +58,7 @@ class World:
         return await self._tell(peer, lambda grant: grant.release())
 
     async def _tell(self, peer: Peer, what: Callable[..., None]) -> bool:
-        await asyncio.sleep(self.block_s)
+        await asyncio.sleep(self.word_s)
         source = self.handovers.get(peer.name)
         grant = None if source is None else source.leases.grant(peer.token)
         if grant is not None:

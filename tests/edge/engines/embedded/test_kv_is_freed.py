@@ -268,3 +268,17 @@ def test_two_engines_that_are_full_for_each_other_do_not_wait_for_ever() -> None
         fleet.check()
 
     run_virtually(run())
+
+
+def test_a_transfer_may_take_longer_than_a_request_may_wait_for_room() -> None:
+    async def run() -> None:
+        world = World(LEASE_S * 1.5, [])
+        world.word_s = 0.0
+        fleet = Fleet(world)
+        params = await fleet.prefill(0, 5)
+        await fleet.decode(1, 5, 4, params)
+        assert fleet.engines[1].engine.model.counters.prompt_tokens_transferred == len(prompt_of(5)) - 1
+        await asyncio.sleep(LEASE_S * 2)
+        fleet.check()
+
+    run_virtually(run())

@@ -27,7 +27,8 @@ _log = logging.getLogger("pointsman.engines.embedded")
 
 
 _MOST_RENEWALS = 12
-"""Of one lease: two engines that are full of what they hold for each other must not wait for ever."""
+"""Of one lease, while the request waits for room: two engines that are full of KV for each other must not wait for
+ever."""
 
 
 class _GoneError(Exception):
@@ -195,8 +196,10 @@ class Fetches:
             self._start(self._transfer.release(fetch.peer))
 
     async def _renew(self, fetch: Fetch) -> None:
-        for _ in range(_MOST_RENEWALS):
+        waited = 0
+        while waited < _MOST_RENEWALS:
             await asyncio.sleep(fetch.remote.lease_s / 3)
+            waited += fetch.task is None  # one that is being read may take its time
             if not await self._transfer.renew(fetch.peer):
                 self._metrics.renewals_failed += 1
         _log.warning("request %s waited too long for room: its KV at %s is let go", fetch.request.id, fetch.peer.name)
