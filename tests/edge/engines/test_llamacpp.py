@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.edge.engines.http import EngineHttp
+from pointsman.edge.engines.kv_override import kv_shape
 from pointsman.edge.engines.llamacpp import LlamaCppAdapter
 from pointsman.edge.engines.load import LoadReading
 
@@ -93,3 +95,20 @@ async def test_what_is_not_llamacpp(make_engine, session, llamacpp_answers, prop
     engine = await make_engine(llamacpp_answers | {"/props": props})
 
     assert await ADAPTER.identify(EngineHttp(session, engine.url)) is None
+
+
+@pytest.mark.parametrize(("answer", "passes_on"), [(400, True), (501, False), (404, False)])
+async def test_slots_are_passed_on_where_it_was_started_with_a_place_for_them(
+    make_engine, session, llamacpp_answers, answer, passes_on
+):
+    llamacpp_answers["/props"]["model_path"] = "/some/where/small.gguf"
+    engine = await make_engine(llamacpp_answers | {"/slots/0": answer})
+
+    facts = await ADAPTER.identify(EngineHttp(session, engine.url))
+
+    slots = KvShape(HandShake.LLAMACPP_SLOTS, model="small.gguf", version="b7000-abc", slots=4)
+    assert facts.kv == (slots if passes_on else None)
+    # Whether two of them see one directory is the operator's to say.
+    assert kv_shape(facts, None) == (None, None)
+    kv, complaint = kv_shape(facts, "shared-storage")
+    assert (kv is not None, complaint is None) == (passes_on, passes_on)

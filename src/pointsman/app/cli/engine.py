@@ -35,7 +35,7 @@ _SCHEDULED = frozenset(
 )
 _EVENTS = frozenset(("kv_events", "replay", "topic", "dp_rank", "replay_batches", "event_form"))
 _OPTIONS_OF = {
-    "local": {"threads", "slots", "context_tokens"},
+    "local": {"threads", "slots", "context_tokens", "slot_save_path"},
     "sim": {"profile", "speedup", "loras", "default_output_tokens", *_SCHEDULED, *_EVENTS},
     "embedded": {"threads", "served_name", *_SCHEDULED, *_EVENTS, *TRANSFER_OPTIONS},
 }
@@ -56,6 +56,11 @@ _OPTIONS_OF = {
     "--threads", type=click.IntRange(1), help="local: threads that compute; default: all cores. embedded: (1)."
 )
 @click.option("--slots", type=click.IntRange(1, 256), help="local: sequences computed at once (4).")
+@click.option(
+    "--slot-save-path",
+    metavar="DIRECTORY",
+    help="local: save slots here for other engines that see the directory; files are removed after 10 minutes.",
+)
 @click.option("--context-tokens", type=click.IntRange(256), help="local: KV cache shared by all sequences (16384).")
 @click.option("--profile", help="sim: step times to imitate (instant).")
 @click.option("--speedup", type=float, help="sim: modelled milliseconds in a real one (1).")

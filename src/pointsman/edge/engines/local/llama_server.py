@@ -6,11 +6,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.engines.local.gguf import check_gguf
+from pointsman.edge.engines.local.saved_slots import SavedSlots
 from pointsman.edge.engines.local.settings import LocalEngineSettings
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -40,6 +42,7 @@ def llama_running(settings: LocalEngineSettings) -> Iterator[str]:
     """
     llama = _import_llama()
     check_gguf(settings.file)
+    slots = nullcontext() if settings.slot_save_path is None else SavedSlots(Path(settings.slot_save_path))
     _check_port(settings.host, settings.port)
     for number in _STOP:
         signal.signal(number, signal.SIG_DFL)
@@ -47,7 +50,8 @@ def llama_running(settings: LocalEngineSettings) -> Iterator[str]:
         server = llama.Server(_parameters(llama, settings))
     except RuntimeError as error:
         raise EngineError(f"llama.cpp could not start with {settings.model_path}: {error} Its log says why.") from error
-    yield server.listening_address
+    with slots:
+        yield server.listening_address
     del server  # ends its threads
 
 
@@ -102,5 +106,8 @@ def _parameters(llama: Any, settings: LocalEngineSettings) -> Any:
     parameters.endpoint_metrics = True
     parameters.endpoint_slots = True
     parameters.ui = False
+    if settings.slot_save_path is not None:
+        # File names are put behind it as they are.
+        parameters.slot_save_path = os.path.join(settings.slot_save_path, "")
     parameters.verbosity = _LOG_WARNINGS
     return parameters

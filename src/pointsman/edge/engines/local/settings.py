@@ -25,6 +25,9 @@ class LocalEngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     prompt_cache_mib: int = 1024
     """Memory for the KV of prompts that left the slots, so that a conversation finds its cache again."""
 
+    slot_save_path: str | None = None
+    """Directory into which slots are saved for other engines that see it as well; None: nowhere."""
+
     @property
     def file(self) -> Path:
         """The model's file."""
