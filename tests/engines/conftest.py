@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import aiohttp
 import pytest
@@ -197,7 +198,17 @@ def http(server: Server, session: aiohttp.ClientSession) -> EngineHttp:
     return EngineHttp(session, server.url, api_key=server.key, timeout_s=30.0)
 
 
-def _start_vllm(python: str, model: str, logs: Path, core: int, *, name: str = "vLLM", key: str | None = KEY) -> Server:
+def _start_vllm(
+    python: str,
+    model: str,
+    logs: Path,
+    core: int,
+    *,
+    name: str = "vLLM",
+    key: str | None = KEY,
+    options: Sequence[str] = (),
+    more_env: Mapping[str, str] = MappingProxyType({}),
+) -> Server:
     """It publishes KV events at loopback ports of its own choice, which it tells at /kv_event_sources."""
     port = free_port()
     events = {
@@ -210,7 +221,7 @@ def _start_vllm(python: str, model: str, logs: Path, core: int, *, name: str = "
         *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "tiny"),
         *("--host", "127.0.0.1", "--port", str(port), *(("--api-key", key) if key else ())),
         *("--block-size", "32", "--num-gpu-blocks-override", "300", "--max-model-len", "4096", "--enforce-eager"),
-        *("--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events)),
+        *("--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events), *options),
     ]
     env = {
         "HF_HUB_OFFLINE": "1",
@@ -221,6 +232,7 @@ def _start_vllm(python: str, model: str, logs: Path, core: int, *, name: str = "
         "VLLM_SERVER_DEV_MODE": "1",
         # A server that gets little time closes a kept connection long after a request was sent on it, unread.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
+        **more_env,
     }
     server = start(name, command, port, logs / f"{name.replace(' ', '-').lower()}.log", env)
     server.key = key
@@ -264,6 +276,47 @@ def vllms(vllm: Server, second_vllm: Server) -> dict[str, Server]:
     """Two of them."""
     second_vllm.wait_ready("/health")
     return {"one": vllm, "two": second_vllm}
+
+
+@pytest.fixture(scope="module")
+def apart(engine_python: str, model_folder: str, log_folder: Path) -> Iterator[dict[str, Server]]:
+    """Two vLLM that pass KV on by NixlConnector, `p` and `d`, both in float32."""
+    cores = sorted(os.sched_getaffinity(0))
+    connector = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+    options = ["--dtype", "float32", "--kv-transfer-config", json.dumps(connector)]
+    started: dict[str, Server] = {}
+    try:
+        for name, core in (("p", cores[0]), ("d", cores[-1])):
+            channel = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
+            started[name] = _start_vllm(
+                engine_python,
+                model_folder,
+                log_folder,
+                core,
+                name=f"vLLM {name}",
+                key=KEY,
+                options=options,
+                more_env=channel,
+            )
+        for server in started.values():
+            server.wait_ready("/health")
+        yield started
+    finally:
+        for server in started.values():
+            server.stop()
+
+
+@pytest.fixture(scope="module")
+def exact_vllm(engine_python: str, model_folder: str, log_folder: Path) -> Iterator[Server]:
+    """One that computes in float32, without a key."""
+    core = min(os.sched_getaffinity(0))
+    options = ["--dtype", "float32"]
+    server = _start_vllm(engine_python, model_folder, log_folder, core, name="vLLM exact", key=None, options=options)
+    try:
+        server.wait_ready("/health")
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="module")
