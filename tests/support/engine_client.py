@@ -43,7 +43,8 @@ class Client:
 
     async def post(self, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self.session.post(self.server.url + path, data=data, headers=headers) as response:
+        fields = {"content-type": "application/json", **(headers or {})}
+        async with self.session.post(self.server.url + path, data=data, headers=fields) as response:
             return Answer(response.status, await response.text())
 
     async def get(self, path: str) -> Answer:
