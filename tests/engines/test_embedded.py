@@ -30,9 +30,7 @@ CHATS: dict[str, dict[str, Any]] = {
         "continue_final_message": True,
         "add_generation_prompt": False,
     },
-    "parts": {
-        "messages": [{"role": "user", "content": PARTS}]
-    },
+    "parts": {"messages": [{"role": "user", "content": PARTS}]},
     "special tokens shown": {"logit_bias": {"1": 100}, "skip_special_tokens": False, "ignore_eos": True},
     "an end that is waited for": {"stop_token_ids": [60], "logit_bias": {"60": 100}, "min_tokens": 3},
 }
