@@ -168,6 +168,21 @@ class TestRoomAndLimits:
         view = fleet("pd", kv_used_tokens=[0, 396_000], **backlog("pd", w1=30_000))
         assert decide(view, times(view, FAST)).prefill_worker is None
 
+    def test_what_requests_share_takes_room_once_where_the_engine_says_what_is_used(self) -> None:
+        view = fleet("pd", kv_used_tokens=[0, 200_000], **(backlog("pd", w1=30_000) | {"kv_tokens": [0, 900_000]}))
+        assert decide(view, times(view, FAST)).prefill_worker == "w0/0"
+        silent = fleet("pd", **(backlog("pd", w1=30_000) | {"kv_tokens": [0, 900_000]}))
+        assert decide(silent, times(silent, FAST)).prefill_worker is None
+
+    def test_room_for_what_is_on_its_way_is_promised(self) -> None:
+        def apart(coming: int) -> bool:
+            there = {"running": [0, 40], "kv_tokens": [0, 200_000], "waiting_first": [0, coming]}
+            view = fleet("pd", rules=rules("always"), kv_used_tokens=[0, 380_000], **there)
+            return decide(view).prefill_worker is not None
+
+        assert apart(3)
+        assert not apart(4)
+
     def test_an_unknown_capacity_is_no_reason(self) -> None:
         view = fleet("pd", kv_capacity_tokens=[0, 0], **backlog("pd", w1=500_000))
         assert decide(view, times(view, FAST)).prefill_worker == "w0/0"

@@ -42,7 +42,7 @@ from pointsman.core.model.view import STAGE_PREFILL, Column, FleetView
 from pointsman.core.policies.cost_alone import ORDINARY_WEIGHT, Alone, heaviness, joining_ms, stepped_ms, total
 from pointsman.core.policies.cost_load import CostLoad, Floats
 from pointsman.core.policies.cost_promises import misses_at_ms, own_misses_ms
-from pointsman.core.policies.pairs import Mask, Passing
+from pointsman.core.policies.pairs import Mask, Passing, incoming
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.spread import mean_excess
@@ -168,14 +168,10 @@ def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
 def transfers_ahead(view: FleetView, only_prompts: Floats) -> tuple[Floats, Floats] | None:
     """Transfers that go before one from a worker, and before one to it; None: none anywhere."""
     table = view.table
-    waiting = table[Column.WAITING_FIRST]
-    going, coming = table[Column.TRANSFERS_OUT], table[Column.TRANSFERS_IN]
-    if not (np.count_nonzero(waiting) or np.count_nonzero(going)):
+    waiting, going = table[Column.WAITING_FIRST], table[Column.TRANSFERS_OUT]
+    if not (np.count_nonzero(waiting) or np.count_nonzero(going) or np.count_nonzero(table[Column.TRANSFERS_IN])):
         return None
-    out = going + waiting * only_prompts
-    # Who has no prompts to compute waits for KV.
-    come: Floats = np.maximum(coming, waiting * (table[Column.PREFILL_TOKENS] == 0))
-    return out, come
+    return going + waiting * only_prompts, incoming(view)
 
 
 def _transfer_ms(scene: Scene, moves: Moves, first_ms: Floats, link: NDArray[np.int32]) -> Floats:

@@ -156,16 +156,29 @@ def token_bytes(view: FleetView, givers: Rows) -> NDArray[np.float64]:
 
 
 def free_tokens(view: FleetView) -> Floats:
-    """KV tokens of each worker that nobody holds or was promised: beside what our requests take, and what the engine
-    says is in use.
+    """KV tokens of each worker that nobody holds or was promised; infinite where its capacity is not known.
 
-    Infinite where its capacity is not known.
+    Held is what the engine says, as requests share what they have in common; where it does not say, what our requests
+    take one by one. Promised is room for what is on its way there. Prompts that wait to be computed there hold nothing.
     """
     table = view.table
-    capacity = table[Column.KV_CAPACITY_TOKENS]
-    free = capacity - np.maximum(table[Column.KV_TOKENS], table[Column.KV_USED_TOKENS])
-    known: Floats = np.where(capacity > 0, free, np.inf)
-    return known
+    capacity, held = table[Column.KV_CAPACITY_TOKENS], table[Column.KV_TOKENS]
+    told = table[Column.KV_USED_TOKENS]
+    if np.count_nonzero(told):
+        coming = incoming(view)
+        promised = coming * held / np.maximum(table[Column.RUNNING], 1)
+        held = np.where(told > 0, told + promised, held)
+    free: Floats = np.where(capacity > 0, capacity - held, np.inf)
+    return free
+
+
+def incoming(view: FleetView) -> Floats:
+    """Requests of ours whose KV is on its way to each worker, or will be: where no prompts wait to be computed, all
+    that wait for a first token."""
+    table = view.table
+    waiting = table[Column.WAITING_FIRST] * (table[Column.PREFILL_TOKENS] == 0)
+    coming: Floats = np.maximum(table[Column.TRANSFERS_IN], waiting)
+    return coming
 
 
 def needed_tokens(request: Request, view: FleetView) -> float:

@@ -59,7 +59,7 @@ def _apart(
     policy: Policy, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random
 ) -> Decision | None:
     givers, takers = giving_rows(view), taking_rows(view)
-    takers = takers[free_tokens(view)[takers] >= needed_tokens(request, view)]
+    takers = takers[(free_tokens(view) >= needed_tokens(request, view))[takers]]
     moved = np.maximum(request.prompt_tokens - view.table[Column.CACHED_TOKENS, takers], 0)
     possible = pairs(view, givers, takers)
     if view.transfer.most_bytes:
