@@ -113,8 +113,9 @@ async def test_chats_move_too_and_streams_tell_of_it_in_their_last_event() -> No
 async def test_several_answers_fetch_their_prompt_once() -> None:
     async with movers() as (p, d):
         params = await p.prefill(PROMPT)
-        answer = await d.complete(PROMPT, n=3, kv_transfer_params=params)
-        alone = await p.complete(PROMPT, n=3)
+        drawn = {"n": 3, "temperature": 0.8, "seed": 5}
+        answer = await d.complete(PROMPT, kv_transfer_params=params, **drawn)
+        alone = await p.complete(PROMPT, **drawn)
         assert [c["token_ids"] for c in answer["choices"]] == [c["token_ids"] for c in alone["choices"]]
         assert moved(answer)["transferred_tokens"] == 149
         assert (await d.metrics())["vllm:nixl_xfer_time_seconds_count"] == 1
