@@ -173,7 +173,7 @@ async def test_a_source_that_goes_silent_is_given_up() -> None:
     server.close()
 
 
-BIG = BlockLayout("model", "<f4", 30, 3, 16, 64)
+BIG = BlockLayout("model", "<f4", 15, 3, 16, 64)
 """All blocks of it are more than sockets hold."""
 
 

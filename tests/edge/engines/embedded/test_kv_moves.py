@@ -6,11 +6,14 @@ import asyncio
 from array import array
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 
 from pointsman.core.engine_model.block_hash import prompt_hashes
-from support.kv_movers import COMPUTE_FOR_ANOTHER, Mover, movers
+from pointsman.edge.engines.embedded.server import EmbeddedServer
+from pointsman.edge.engines.embedded.settings import EmbeddedSettings
+from support.kv_movers import COMPUTE_FOR_ANOTHER, Mover, movers, tiny
 
 PROMPT = [(number * 37 + 11) % 250 + 5 for number in range(150)]
 """Nine full blocks of 16, and six tokens."""
@@ -192,3 +195,18 @@ async def test_many_at_once_between_three_engines_leave_nothing_held() -> None:
             await mover.at_rest()
         for number, answer in enumerate(answers):
             assert told(answer) == told(await engines[number % 3].complete(prompts[number], 6))
+
+
+async def test_kv_that_stays_is_told_by_no_route() -> None:
+    server = EmbeddedServer(EmbeddedSettings(num_blocks=64, max_model_len=512, transfer=None))
+    await server.start()
+    try:
+        await server.load(tiny())
+        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/kv/info") as answer:
+            assert answer.status == 404
+            mover = Mover(server, http)
+            told = await mover.complete(PROMPT, 1, kv_transfer_params=COMPUTE_FOR_ANOTHER)
+            assert told.get("kv_transfer_params") is None
+            assert not any(name.startswith("pointsman_kv") for name in await mover.metrics())
+    finally:
+        await server.close()
