@@ -25,6 +25,7 @@ from pointsman.edge.decisions.search import Query, search
 from pointsman.edge.decisions.state import StateError, unpack_state
 from pointsman.edge.decisions.what_if import summary, what_if
 from pointsman.edge.telemetry.decision_row import DecisionRow
+from pointsman.edge.wire.usage import Usage
 from support.moved_kv import FAST, SLOW, D, E, P, decided, ended, told, view_of
 
 REGISTRY = PolicyRegistry()
@@ -92,6 +93,16 @@ class TestRows:
         assert again == row
         assert again.legs is not None
         assert (again.legs.prefill, again.legs.transport, again.legs.fallback) == (P, "nixl", None)
+
+    def test_what_was_cached_is_told_of_the_worker_that_computed_the_prompt(self) -> None:
+        usage = Usage(8_000, 50, 7_999)
+        view = view_of(cached_tokens=[4_000, 100, 50], exact=[1, 0, 0])
+        row = row_of(decided(view=view), legs=told(cached_tokens=3_900), usage=usage)
+        assert (row.prefill_worker, row.cached, row.exact, row.cached_reported) == (P, 4_000, True, 3_900)
+        fell_back = row_of(decided(view=view), legs=told(fallback="lost"), usage=Usage(8_000, 50, 96))
+        assert (fell_back.worker, fell_back.cached, fell_back.exact, fell_back.cached_reported) == (E, 50, False, 96)
+        fetched = row_of(pulled(), usage=Usage(8_000, 50, 7_000))
+        assert (fetched.cached, fetched.exact, fetched.cached_reported) == (7_000, True, 7_000)
 
 
 class TestPredictions:

@@ -22,6 +22,8 @@ class LegsTold:
     moved_tokens: int | None = None
     """Tokens whose KV was moved."""
     moved_bytes: int | None = None
+    cached_tokens: int | None = None
+    """Of the prompt, that the worker which computed it for another one found cached, by its word."""
     transport: str | None = None
     """Such as nixl, shm, tcp."""
     fallback: str | None = None

@@ -180,11 +180,32 @@ class DecisionRecord:
             if usage.completion_tokens is not None:
                 row.output_tokens = usage.completion_tokens
             row.cached_reported = usage.cached_tokens
+        legs = self.legs
+        if legs is not None and legs.prefill is not None and legs.fallback is None:
+            # Who answers counts what it was given as cached, too.
+            row.cached_reported = legs.cached_tokens
         if self.decision is not None:
             _add_decision(row, self.decision, most_candidates)
+            row.cached, row.exact = self._thought_cached(self.decision)
             if state:
                 row.state = self.packed_state()
         return row
+
+    def _thought_cached(self, decision: Decision) -> tuple[int, bool]:
+        """At the worker that computes the prompt, with what it fetches; and whether that is by a worker's own word."""
+        row = decision.chosen_row
+        if row is None:
+            return 0, False
+        view, plan = decision.view, decision.plan
+        computes = row
+        if self.legs is None or self.legs.fallback is None:
+            pull = pull_of(plan)
+            if isinstance(plan, Disaggregate):
+                computes = view.workers.index(plan.prefill)
+            elif pull is not None:
+                source = view.workers.index(pull.source)
+                computes = max(row, source, key=lambda one: (int(view.table[Column.CACHED_TOKENS, one]), one == row))
+        return int(view.table[Column.CACHED_TOKENS, computes]), bool(view.table[Column.EXACT, computes])
 
     def packed_state(self) -> str:
         """All that the policy was given; empty where nothing was decided."""
@@ -222,9 +243,6 @@ def _add_decision(row: DecisionRow, decision: Decision, most_candidates: int | N
     row.prefill_worker, row.pull_source = _others(decision.plan)
     row.plans = logged_plans(decision)
     row.plans_comparable = decision.plans is None or decision.plans.comparable
-    chosen = decision.chosen_row
-    if chosen is not None:
-        row.cached, row.exact = int(view.table[Column.CACHED_TOKENS, chosen]), bool(view.table[Column.EXACT, chosen])
 
 
 def _others(plan: Plan) -> tuple[str | None, str | None]:

@@ -132,7 +132,8 @@ def _worker_shares(dealt: Shares) -> list[WorkerShare]:
     made = []
     for number, worker in enumerate(dealt.workers):
         its = [row for row in dealt.rows if row.worker == worker]
-        reported = [row for row in its if row.cached_reported is not None]
+        # Of a prompt that another worker computed it is that one's cache that was found to hold some of it.
+        reported = [row for row in its if row.cached_reported is not None and row.prefill_worker is None]
         prompts = sum(row.prompt_tokens for row in reported)
         cached = sum(row.cached_reported or 0 for row in reported)
         made.append(

@@ -114,7 +114,7 @@ class DecisionRow(msgspec.Struct, omit_defaults=True):
     policy: str = ""
     worker: str | None = None
     cached: int = 0
-    """Prompt tokens thought cached at the worker."""
+    """Prompt tokens thought cached at the worker that computes the prompt, with those that it fetches."""
     exact: bool = False
     """By its own word."""
     cached_reported: int | None = None

@@ -75,6 +75,7 @@ class Split:
             transfer_ms=self.transfer_ms if moved.took_ms is None else moved.took_ms,
             moved_tokens=self.tokens if moved.tokens is None else moved.tokens,
             moved_bytes=moved.size_bytes,
+            cached_tokens=None if self.usage is None else self.usage.cached_tokens,
             transport=moved.transport,
             fallback=self.fallback,
         )
