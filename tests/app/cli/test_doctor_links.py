@@ -118,6 +118,7 @@ def test_a_front_end_that_does_not_hear_is_told(nodes: NodesInThread, capsys: py
         ([*of("http://a:1", "http://b:1"), "--token-env", "NO_SUCH"], "NO_SUCH: that environment variable is not set"),
         ([*of("http://a:1", "http://b:1"), "--save", "/no/such/folder/x"], "there is no folder /no/such/folder"),
         (["--config", "/no/such/file"], "can't be read"),
+        ([*of("http://a:1", "http://b:1"), "--sizes", "1,2,3,4,5,6", "--seconds", "9"], "6 sizes of 9 s each way may"),
     ],
 )
 def test_wrong_input_is_named(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

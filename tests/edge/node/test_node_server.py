@@ -89,6 +89,10 @@ async def test_a_node_that_is_being_probed_says_so() -> None:
         ({"target": "http://127.0.0.1:1", "sizes_bytes": [1 << 50]}, "sizes_bytes"),
         ({"target": "http://127.0.0.1:1", "size_s": 1e9}, "size_s"),
         ({"target": "http://127.0.0.1:1", "more": 1}, "more"),
+        (
+            {"target": "http://127.0.0.1:1", "sizes_bytes": [1] * 16, "size_s": 10},
+            "16 sizes of 10 s each way may take 640 s",
+        ),
         ([[[]]], "can't be read"),
     ],
 )

@@ -89,7 +89,10 @@ def links(
     """
     wanted = wanted_nodes(nodes, config, node_port)
     check_files({"--json": json_file, "--save": save}, {"--config": config})
-    template = ProbeOrder("", () if transport == "auto" else (transport,), _sizes(sizes), seconds)
+    try:
+        template = ProbeOrder("", () if transport == "auto" else (transport,), _sizes(sizes), seconds)
+    except ValueError as error:
+        raise ConfigError(f"--sizes, --seconds: {error}") from None
     found: list[Survey] = []
     status = run_until_stopped(_measured(wanted, template, node_token(token_env), at_once, found))
     if not found:

@@ -11,6 +11,7 @@ from pointsman.edge.transfer.probe.messages import MOST_PROBE_BYTES, LinkProbe
 
 DEFAULT_PORT = 8090
 MOST_SIZES = 16
+LONGEST_PROBE_S = 200.0
 
 
 class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,6 +48,18 @@ class ProbeOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = (64 << 10, 1 << 20, 16 << 20, 256 << 20)
     size_s: Annotated[float, Meta(gt=0, le=10)] = 1.0
     """What each size may take in each direction."""
+
+    def __post_init__(self) -> None:
+        if self.longest_s > LONGEST_PROBE_S:
+            raise ValueError(
+                f"{len(self.sizes_bytes)} sizes of {self.size_s:g} s each way may take {self.longest_s:g} s, more than "
+                f"{LONGEST_PROBE_S:g}; give fewer sizes or less time"
+            )
+
+    @property
+    def longest_s(self) -> float:
+        """That its sizes may take together, both ways."""
+        return 2 * 2 * self.size_s * len(self.sizes_bytes)
 
 
 class Probed(msgspec.Struct, frozen=True):

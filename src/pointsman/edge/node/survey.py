@@ -134,7 +134,7 @@ async def survey(
 
 
 async def _probed(client: NodeClient, one: Member, other: Member, order: ProbeOrder) -> Pair:
-    limit_s = 2 * order.size_s * (len(order.sizes_bytes) + 1) * 2 + _SLACK_S
+    limit_s = order.longest_s + _SLACK_S
     for attempt in range(1, _TRIES + 1):
         try:
             answer = await client.probe(one.url, order, limit_s)

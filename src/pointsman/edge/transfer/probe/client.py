@@ -110,7 +110,7 @@ class _Probe:
                 error = await self._open_memory(reply)
             if not error:
                 return reply
-            if self.transport not in (SHM, NIXL) or self.transport not in transports[:-1]:
+            if self.transport not in (SHM, NIXL) or self.transport not in transports or len(transports) < 2:
                 raise TransferError(Failure.REFUSED, error)
             self.notes.append(f"{self.transport} was not used: {error}")
             transports = tuple(name for name in transports if name != self.transport)
