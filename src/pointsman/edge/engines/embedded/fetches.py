@@ -241,6 +241,7 @@ class Fetches:
         self._done(fetch, sequence, tokens, error)
 
     def _done(self, fetch: Fetch, sequence: Sequence, tokens: int, error: TransferError | None) -> None:
+        fetch.task = None  # this is it, and it ends by itself
         fetch.fetched_tokens = tokens - sequence.computed
         waiting, fetch.reserved = fetch.reserved, []
         if error is not None:
