@@ -147,7 +147,14 @@ def test_roles_and_transfers_have_columns_where_there_are_any(
 ) -> None:
     workers = [
         worker(role="prefill", state="prefill", passing=PassingStatus(1, "h0", 1000, out=2)),
-        worker(id="b/0", role="decode", role_ordered=True, passing=PassingStatus(1, "h1", 1000, into=2, out=1)),
+        worker(
+            id="b/0",
+            role="decode",
+            role_ordered=True,
+            passing=PassingStatus(
+                1, "h1", 1000, into=2, out=1, refused={"x/0": "dtypes differ", "y/0": "dtypes differ"}
+            ),
+        ),
         worker(id="c/0", passing=PassingStatus(0, "h1")),
     ]
     document = report(
@@ -162,6 +169,7 @@ def test_roles_and_transfers_have_columns_where_there_are_any(
     assert lines[5].startswith("c/0 vllm both ready – complete 100 % 3 – 1 ")
     text = "\n".join(lines)
     assert "a/0: prefill:" not in text
+    assert "b/0 shares no requests with x/0, y/0: sizes differ" in text
     assert (
         "KV between workers: 2 transfers under way, 8 arrived with 64,000 tokens (8.40 GB), 9 prompts computed for "
         "others (1 more failed)"

@@ -8,6 +8,8 @@ from pointsman.core.model.worker import Role
 from pointsman.edge.serving.kv_status import LinksStatus, TransfersStatus
 from pointsman.edge.serving.status import Status, WorkerStatus
 
+_MOST_NAMED = 8
+
 
 def role_cell(worker: WorkerStatus) -> str:
     """`prefill`, with a mark where somebody ordered it at run time."""
@@ -39,6 +41,17 @@ def kv_lines(answer: Status) -> Iterator[str]:
         yield _transfers(answer.transfers)
     if answer.kv_links is not None:
         yield _links(answer.kv_links)
+
+
+def refused_lines(workers: list[WorkerStatus]) -> Iterator[str]:
+    """Workers that can't do what they were ordered to do with some others; those with the same reason in one line."""
+    for worker in workers:
+        alike: dict[str, list[str]] = {}
+        for other, reason in (worker.passing.refused if worker.passing is not None else {}).items():
+            alike.setdefault(reason, []).append(other)
+        for reason, others in alike.items():
+            more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+            yield f"{worker.id} shares no requests with {', '.join(others[:_MOST_NAMED])}{more}: {reason}"
 
 
 def _transfers(told: TransfersStatus) -> str:

@@ -13,7 +13,7 @@ from pointsman.app.cli.rollout_table import print_rollout, print_shadows
 from pointsman.app.cli.status_discovery import discovery_lines
 from pointsman.app.cli.status_faults import fault_lines
 from pointsman.app.cli.status_health import health_cell, health_lines
-from pointsman.app.cli.status_kv import kv_lines, role_cell, shows_roles, shows_transfers, transfers_cell
+from pointsman.app.cli.status_kv import kv_lines, refused_lines, role_cell, shows_roles, shows_transfers, transfers_cell
 from pointsman.app.cli.tenants_table import print_tenants
 from pointsman.core.ledger.events import KvFeedState
 from pointsman.core.ledger.snapshot import PROMPTS_ONLY
@@ -51,6 +51,8 @@ def print_status(console: Console, answer: Status, at: str = "") -> None:
     for pair in answer.kv_pairs_refused:
         text = f"{pair.prefill} computes no prompts for {pair.decode}: {pair.reason}"
         console.print(f"[yellow]{escape(text)}[/yellow]")
+    for line in refused_lines(answer.workers):
+        console.print(f"[yellow]{escape(line)}[/yellow]")
     for fault in answer.certificate_faults:
         console.print(f"[red]certificates: those read before stay in force: {escape(fault)}[/red]")
     if answer.tenants is not None:

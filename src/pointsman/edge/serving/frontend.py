@@ -13,6 +13,7 @@ from pointsman import __version__
 from pointsman.core.ledger.events import Event, Tick, WorkerChanged, WorkerJoined, WorkerLeft
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError, EngineError, PointsmanError
+from pointsman.core.model.worker import WorkerId
 from pointsman.edge.cluster.kv_pairs import KvPairs
 from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.replicas.replica_bus import Transport
@@ -428,6 +429,9 @@ class Frontend:
         status.discovery = self.engines.report()
         status.kv_pairs_refused = refused_pairs(self.kv_pairs)
         status.kv_links = links_status(self.ledger.links_snapshot())
+        for worker in status.workers:
+            if worker.role_ordered and worker.passing is not None:
+                worker.passing.refused = dict(self.ledger.pairing(WorkerId(worker.id)))
         return status
 
     def _engine_names(self) -> list[str]:

@@ -29,6 +29,9 @@ class PassingStatus(msgspec.Struct, omit_defaults=True):
     into_total: int = 0
     out_bytes_total: int = 0
     into_bytes_total: int = 0
+    refused: dict[str, str] = {}
+    """Of a worker with an ordered role: others with which it can't share requests although their roles ask for it, and
+    why. Of roles by configuration `kv_pairs_refused` tells."""
 
 
 class LinksStatus(msgspec.Struct):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+from pointsman.core.ledger.events import RoleChanged, WorkerChanged
 from pointsman.core.model.transfer import TransferMode, TransferRules
-from support.virtual.apart import apart
+from pointsman.core.model.worker import Role
+from support.virtual.apart import KV, apart
 from support.virtual.client import Answer
 from support.virtual.fleet import VirtualFleet
 from support.virtual.loop import VirtualLoop, run_virtual
@@ -67,6 +70,20 @@ def test_status_and_metrics_show_roles_transfers_and_prompts() -> None:
             assert 'pointsman_worker_prefills_total{worker="e0/0"} 1.0' in page
             assert 'pointsman_worker_transfers_out{worker="e0/0"} 0.0' in page
             assert "pointsman_transfer_saved_ms_total" in page
+
+    run_virtual(main)
+
+
+def test_status_says_with_whom_an_ordered_role_can_not_be_kept() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop) as fleet:
+            ledger = fleet.frontends[0].ledger
+            other = next(one.spec for one in ledger.snapshot().workers if one.id == "e2/0")
+            ledger.apply(WorkerChanged(replace(other, kv=replace(KV, block_size_tokens=64)), 0.0))
+            ledger.apply(RoleChanged(other.id, 0.0, Role.PREFILL))
+            workers = {one["id"]: one for one in (await ask(fleet, "/v1/status"))["workers"]}
+            assert workers["e2/0"]["passing"]["refused"] == {"e1/0": "block sizes differ: 64 and 16"}
+            assert "refused" not in workers["e0/0"]["passing"]
 
     run_virtual(main)
 
