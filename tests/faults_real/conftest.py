@@ -29,7 +29,7 @@ KINDS = {
     "embedded": ("--served-name", MODEL),
 }
 """What engines are started with, by their kind."""
-_AT_WORK = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", re.MULTILINE)
+_AT_WORK = re.compile(r"^(?:vllm:num_requests_(?:running|waiting)|pointsman_kv_leases)\{[^}]*\} (\S+)$", re.MULTILINE)
 CONFIG: dict[str, Any] = {
     "control-plane": {
         "heartbeat_interval": "1s",
@@ -68,9 +68,14 @@ class Engine:
         await asyncio.to_thread(_call, "POST", f"{self.url}/sim/faults", faults)
 
     async def at_work(self) -> int:
-        """Sequences in the engine."""
+        """Sequences in the engine, and prompts that it keeps for others."""
         page = await asyncio.to_thread(_text, f"{self.url}/metrics")
         return sum(int(float(found)) for found in _AT_WORK.findall(page))
+
+    async def figure(self, name: str) -> float:
+        """One of its metrics, over all labels."""
+        page = await asyncio.to_thread(_text, f"{self.url}/metrics")
+        return sum(map(float, re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)))
 
 
 @dataclass
@@ -96,6 +101,8 @@ class Site:
     """Of the engines."""
     tokens: int = TOKENS
     """Of each answer."""
+    words: int = 30
+    """Parts of each prompt."""
     engines: list[Engine] = field(default_factory=list)
     url: str = ""
     admin_url: str = ""
@@ -125,9 +132,13 @@ class Site:
         self.engines += news
         await asyncio.gather(*(engine.start() for engine in news))
 
-    async def serve(self, processes: int = 1, *, urls: list[str] | None = None, **sections: Any) -> None:
+    async def serve(
+        self, processes: int = 1, *, urls: list[str] | None = None, roles: list[str] | None = None, **sections: Any
+    ) -> None:
         """Start the front end before all engines, at `urls` where they are not to be called directly."""
         nodes = [{"url": url} for url in ([engine.url for engine in self.engines] if urls is None else urls)]
+        for node, role in zip(nodes, roles or (), strict=False):
+            node["node_role"] = role
         self.write_config(nodes, **sections)
         port, admin_port = self.port(), self.port()
         self._ports += processes
@@ -175,7 +186,10 @@ class Site:
         return list(range(first, first + self.processes))
 
     def usable(self) -> int:
-        return sum(worker["state"] == "ready" for status in self.quick_statuses() for worker in status["workers"])
+        """Those for prompts only included."""
+        return sum(
+            worker["state"] in ("ready", "prefill") for status in self.quick_statuses() for worker in status["workers"]
+        )
 
     def says(self, part: str) -> bool:
         """Whether `pointsman status` gives that reason anywhere."""
@@ -193,7 +207,7 @@ class Site:
         return asked
 
     async def _read(self, asked: Asked, chat: bool, tokens: int, url: str) -> None:
-        prompt = " ".join(f"word{asked.number} number {n} of it" for n in range(30))
+        prompt = " ".join(f"word{asked.number} number {n} of it" for n in range(self.words))
         extra: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "stream": True}
         extra["stream_options"] = {"include_usage": True}
         extra["extra_body"] = {"ignore_eos": True}

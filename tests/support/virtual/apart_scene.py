@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from pointsman.core.ledger.snapshot import PROMPTS_ONLY
 from pointsman.edge.serving.exchange import Exchange
 from support.virtual.client import Answer
 from support.virtual.engine import VirtualEngine
@@ -115,7 +116,7 @@ class ApartScene:
 
         def usable() -> bool:
             workers = [w for f in self.fleet.frontends for w in f.ledger.snapshot().workers if w.id == name]
-            return all(w.usable or w.state == "role" for w in workers)
+            return all(w.usable or w.state == PROMPTS_ONLY for w in workers)
 
         try:
             await self.fleet.until(usable, 120.0, 0.1)

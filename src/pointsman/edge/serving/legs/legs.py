@@ -155,6 +155,8 @@ class Legs:
         split.call = call
         if failed is None:
             return self._over(exchange, split, asked, call)
+        split.answer = call.body
+        self._free(split)
         if isinstance(failed.error, InterruptedHereError | DeadlineError | NotMovedError):
             return self._over(exchange, split, asked, failed)
         reason = f"the KV could not be passed on at {failed.worker}: {failed.reason}"
