@@ -151,9 +151,7 @@ def test_roles_and_transfers_have_columns_where_there_are_any(
             id="b/0",
             role="decode",
             role_ordered=True,
-            passing=PassingStatus(
-                1, "h1", 1000, into=2, out=1, refused={"x/0": "dtypes differ", "y/0": "dtypes differ"}
-            ),
+            passing=PassingStatus(1, "h1", 1000, into=2, out=1, refused={"x/0": "sizes differ", "y/0": "sizes differ"}),
         ),
         worker(id="c/0", passing=PassingStatus(0, "h1")),
     ]
