@@ -108,15 +108,17 @@ def test_order_and_knees_are_compared_with_the_published_ones(short_runs: dict[s
 
 
 def test_mooncakes_table_has_ratios_to_load_balance() -> None:
-    speeds = {"random": 20.0, "load balance": 5.0, "local cache-aware": 3.5}
+    speeds = {"random": 20.0, "load balance": 5.0, "local cache-aware": 3.5, "global cache-aware": 2.8}
     runs = [
-        {"policy": policy, "ttft_mean_s": speeds.get(policy, 4.0) + spread, "ttft_p90_s": 9.0, "hit": 0.3}
+        {"policy": policy, "ttft_mean_s": speeds.get(policy, 4.0) + spread, "ttft_p90_s": 9.0, "hit": 0.3, "moved": 0.2}
         for policy in mooncake_fast25.POLICIES
         for spread in (-0.5, 0.5)
     ]
     text = mooncake_fast25.markdown({"runs": runs})
-    assert "| random | 19.65 | 20.00 | 3.73 | 4.00 | 9.00 | 0.300 |" in text
+    assert "| random | 19.65 | 20.00 | 3.73 | 4.00 | 9.00 | 0.300 | – |" in text
+    assert "| global cache-aware | 3.07 | 2.80 | 0.58 | 0.56 | 9.00 | 0.300 | 0.200 |" in text
     assert mooncake_fast25.summary({"runs": runs})["local_to_load_balance"] == pytest.approx(0.7)
+    assert mooncake_fast25.summary({"runs": runs})["global_to_local"] == pytest.approx(0.8)
 
 
 def test_the_speed_table_says_whether_chance_plays_a_part() -> None:
