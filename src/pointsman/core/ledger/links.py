@@ -24,7 +24,7 @@ class Links:
         """Machine → workers there, in the order in which machines were heard of."""
         self._seen: Counter[tuple[str, str]] = Counter()
         self._known = False
-        self._stale = self._due = False
+        self._due = False
         self._times = NO_LINKS
 
     @property
@@ -46,7 +46,7 @@ class Links:
         number = self._learner.number(name)
         if spec.kv is not None:
             self._known = True
-        self._tell(at_once=self._known)
+        self._due = self._due or self._known
         self._forget_some()
         return number
 
@@ -66,13 +66,13 @@ class Links:
             return
         self._known = True
         self._seen[source, target] += 1
-        self._tell(at_once=self._seen[source, target] <= _YOUNG)
+        self._due = self._due or self._seen[source, target] <= _YOUNG
         self._forget_some()
 
-    def ticked(self) -> None:
-        """Policies are told what was learned."""
-        if self._stale:
-            self._tell(at_once=True)
+    def ticked(self, at_ms: float) -> None:
+        """Policies are told what was learned, and what is hoped of links that rest."""
+        self._learner.look(at_ms)
+        self._due = self._known
 
     # ---- to show
 
@@ -81,11 +81,6 @@ class Links:
         return self._learner.rows()
 
     # ---- inside
-
-    def _tell(self, *, at_once: bool) -> None:
-        self._stale = not at_once
-        if at_once:
-            self._due = True
 
     def _forget_some(self) -> None:
         if len(self._workers) <= MOST_MACHINES:
