@@ -54,6 +54,8 @@ class KvShape:
     """What its ranks are called among engines, where a hand-shake needs it (Mooncake). New with each start."""
     slots: int | None = None
     """Numbered places of its sequences, where the hand-shake has to name one (llama.cpp)."""
+    ranks: int = 1
+    """Of its engine, where the hand-shake's number chooses one (SGLang)."""
     alone: bool = True
     """It serves whole requests, too. Without that only what can be split can be sent there (SGLang's `decode` mode)."""
 

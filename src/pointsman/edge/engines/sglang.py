@@ -190,6 +190,7 @@ def _kv_shape(info: _ServerInfo) -> KvShape | None:
         gives=info.disaggregation_mode == "prefill",
         takes=info.disaggregation_mode == "decode",
         port=info.disaggregation_bootstrap_port,
+        ranks=max(1, info.dp_size),
         alone=False,
     )
 

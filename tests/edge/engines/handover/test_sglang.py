@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pointsman.core.model.kv_shape import HandShake
@@ -35,7 +37,19 @@ def test_no_two_requests_get_one_room() -> None:
         rooms |= set(leg["bootstrap_room"])
     assert len(rooms) == 2000
     assert all(0 <= room < 2**63 for room in rooms)
-    assert {room % 8 for room in rooms} == set(range(8)), "the room chooses the rank of an engine with several"
+
+
+def test_the_room_is_one_of_the_rank_that_was_chosen() -> None:
+    rooms = set()
+    for rank in range(3):
+        prefill = replace(peer("p", HandShake.SGLANG, ranks=3), rank=rank)
+        for number in (NUMBER, NUMBER + 1, 2**62):
+            body = {"model": "m", "prompt": ["a", "b"]}
+            leg = read(SGLANG.decode(asked_for(body, COMPLETIONS, number=number), prefill, D, None))
+            assert {room % 3 for room in leg["bootstrap_room"]} == {rank}
+            rooms |= set(leg["bootstrap_room"])
+    assert len(rooms) == 18
+    assert all(0 <= room < 2**63 for room in rooms)
 
 
 @pytest.mark.parametrize("number", [2**42, 2**62])

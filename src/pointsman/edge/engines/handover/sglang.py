@@ -15,7 +15,7 @@ BOOTSTRAP_PORT = 8998
 """`--disaggregation-bootstrap-port` where nothing else is said."""
 _ROOMS = 2**63
 _SPREAD, _NEXT = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
-"""Odd numbers, so that no two requests get one room; spread, since the room chooses the rank of a prefill engine."""
+"""Odd numbers, so that no two requests get one room."""
 
 
 class Sglang:
@@ -63,12 +63,19 @@ class Sglang:
 def _room(asked: Asked, prefill: Peer) -> dict[str, bytes]:
     host: object = urlsplit(prefill.url).hostname or ""
     port: object = prefill.kv.port or BOOTSTRAP_PORT
-    first = asked.number * _SPREAD
-    room: object = first % _ROOMS
+    room: object = _number(asked.number, prefill)
     read = fields(asked.body) if asked.path == COMPLETIONS else None
     if read is not None and is_list_of_prompts(read):
         count = prompts(read)
         host, port = [host] * count, [port] * count
-        room = [(first + place * _NEXT) % _ROOMS for place in range(count)]
+        room = [_number(asked.number + place * _NEXT, prefill) for place in range(count)]
     told = {"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": room}
     return {name: msgspec.json.encode(value) for name, value in told.items()}
+
+
+def _number(number: int, prefill: Peer) -> int:
+    """A room; the rest of its division by the ranks of the prefill engine is the rank that computes the prompt."""
+    ranks = prefill.kv.ranks
+    if ranks == 1:
+        return number * _SPREAD % _ROOMS
+    return number % (_ROOMS // ranks) * ranks + prefill.rank % ranks
