@@ -9,7 +9,7 @@ from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column
 from pointsman.core.model.worker import WorkerSpec, worker_id
-from pointsman.core.timing.link_priors import LinkPriors
+from pointsman.core.timing.link_priors import HOPE, LinkPriors
 from pointsman.core.timing.link_times import NO_LINKS
 from pointsman.core.timing.links import Link
 from pointsman.core.timing.step import StepCoefficients
@@ -82,11 +82,12 @@ class TestPriors:
         )
         a, b, c, d = nodes(ledger)
         times = ledger.timing.links
-        assert [times.of(a, other).floor_ms for other in (b, c, d)] == [0.3, 0.7, 2.0]
+        assert [times.of(a, other).floor_ms for other in (b, c, d)] == [0.3 / HOPE, 0.7 / HOPE, 2.0 / HOPE]
         assert times.of(a, b).seen == 0
 
     def test_fleets_that_pass_no_kv_on_have_no_links(self) -> None:
         ledger = fleet(spec("a", "http://h1", kv=None), spec("b", "http://h2", "x", kv=None))
+        ledger.apply(ev.Tick(1_000.0))
         assert ledger.timing.links is NO_LINKS
 
 

@@ -111,7 +111,8 @@ class Requests:
         flight, entry = self._running(event.request_id)
         self._fleet.request_failed(entry, flight, event)
         self._stays.forget_unless_started(flight, entry)
-        self._legs.ended(flight, event.at_ms, answered=False)
+        if flight.legs is not None:
+            self._legs.ended(flight, event.at_ms, answered=False)
         self._stays.end(flight, entry)
         self._stays.unwatch(flight, entry, event.at_ms)
         flight.entry = None
@@ -124,8 +125,10 @@ class Requests:
     def finished(self, event: ev.Finished) -> None:
         """It was answered."""
         flight, entry = self._running(event.request_id)
-        computed = flight.legs is None or flight.legs.failed
-        self._legs.ended(flight, event.at_ms, answered=True)
+        computed = True
+        if flight.legs is not None:
+            computed = flight.legs.failed
+            self._legs.ended(flight, event.at_ms, answered=True)
         self._stays.unwatch(flight, entry, event.at_ms, _tokens_to_learn_from(flight, event.output_tokens))
         if not entry.gone:
             self._fleet.health.answered(entry, flight, event.at_ms)
@@ -169,7 +172,8 @@ class Requests:
         entry = flight.entry
         if entry is not None:
             self._stays.forget_unless_started(flight, entry)
-            self._legs.ended(flight, at_ms, answered=False)
+            if flight.legs is not None:
+                self._legs.ended(flight, at_ms, answered=False)
             self._stays.unwatch(flight, entry, at_ms)
         self._end(request_id, flight)
         return [self.totals] if entry is None else [self.totals, entry.totals]
