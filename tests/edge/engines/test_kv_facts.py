@@ -151,6 +151,22 @@ async def test_the_ranks_of_a_mooncake_engine_are_named_by_its_bootstrap_server(
     assert [asked.authorization for asked in bootstrap.asked] == [None], "a key is the engine's alone"
 
 
+async def test_a_bootstrap_server_that_falls_silent_changes_nothing(make_engine, session, monkeypatch):
+    bootstrap = await make_engine({"/query": {"0": {"engine_id": "a"}}})
+    monkeypatch.setattr("pointsman.edge.engines.handover.vllm_mooncake.BOOTSTRAP_PORT", bootstrap.port)
+    engine = await make_engine(vllm_answers(nixl=False))
+    http = EngineHttp(session, engine.url)
+
+    facts = await told(http, "mooncake")
+    bootstrap.answers["/query"] = 500
+    assert await told(http, "mooncake", facts) == facts
+    bootstrap.answers["/query"] = {"0": {"engine_id": "after a restart"}}
+    again = await told(http, "mooncake", facts)
+
+    assert again.kv is not None
+    assert again.kv.engine_ids == ("after a restart",)
+
+
 @pytest.mark.parametrize("answer", [404, {}, {"1": {"engine_id": "b"}}, "<html>"])
 async def test_one_without_a_bootstrap_server_only_takes(make_engine, session, monkeypatch, answer):
     bootstrap = await make_engine({"/query": answer})

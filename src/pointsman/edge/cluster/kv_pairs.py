@@ -38,8 +38,10 @@ class KvPairs:
         """An engine said what it is."""
         models = frozenset(source.models or facts.models)
         kv = facts.kv if source.moves_kv else None
-        self._engines[source.name] = _Engine(facts.role or source.role, models, kv)
-        self._look_at(source.name)
+        engine = _Engine(facts.role or source.role, models, kv)
+        if self._engines.get(source.name) != engine:  # each is known anew every minute
+            self._engines[source.name] = engine
+            self._look_at(source.name)
 
     def engine_left(self, source: WorkerSource) -> None:
         """An engine is gone; if it comes back, all is said again."""

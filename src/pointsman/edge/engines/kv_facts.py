@@ -29,4 +29,6 @@ async def with_kv(
         _log.warning("%s: it passes no KV on: %s", http.url, complaint)
     facts = replace(facts, kv=kv)
     facts = await probe_kv(http, facts) if before is None else keep_probed_kv(facts, before)
-    return facts if facts.kv is None else replace(facts, kv=await with_engine_ids(http, facts.kv))
+    if facts.kv is None:
+        return facts
+    return replace(facts, kv=await with_engine_ids(http, facts.kv, None if before is None else before.kv))

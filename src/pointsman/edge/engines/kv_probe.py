@@ -86,10 +86,10 @@ def keep_probed_kv(facts: EngineFacts, before: EngineFacts) -> EngineFacts:
     return replace(facts, kv=kept, hints=hints)
 
 
-async def with_engine_ids(http: EngineHttp, kv: KvShape) -> KvShape:
+async def with_engine_ids(http: EngineHttp, kv: KvShape, before: KvShape | None) -> KvShape:
     """Of an engine with MooncakeConnector that computes for others: what its ranks are called, by its bootstrap server.
 
-    Those that only decode have none: then they are said to give nothing.
+    Those that only decode have none: then they are said to give nothing. What was known before holds where it is silent.
     """
     if kv.handshake is not HandShake.VLLM_MOONCAKE:
         return kv
@@ -97,6 +97,8 @@ async def with_engine_ids(http: EngineHttp, kv: KvShape) -> KvShape:
     try:
         entries: Mapping[str, _Entry] = await http.beside(url).get_json("/query", dict[str, _Entry])
     except EngineCallError as error:
+        if before is not None and before.handshake is kv.handshake:
+            return replace(kv, engine_ids=before.engine_ids, gives=before.gives)
         _log.info("%s: it computes no prompts for others: its bootstrap server says nothing: %s", http.url, error)
         return replace(kv, gives=False)
     names = {int(rank): entry.engine_id for rank, entry in entries.items() if rank.isdigit()}
