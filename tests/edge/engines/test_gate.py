@@ -77,7 +77,7 @@ async def test_who_leaves_is_not_computed_for(
         async with asyncio.timeout(0.1):
             await session.post(f"{url}/v1/completions", json=body())
     async with asyncio.timeout(8):
-        while gate.in_flight or engine._answering:
+        while gate.in_flight or engine._listener._answering:
             await asyncio.sleep(0.001)
 
 
