@@ -26,6 +26,7 @@ async def test_vllm_is_what_its_flags_made_it(vllm, session):
 
     assert (facts.kind, facts.models, facts.ranks) == ("vllm", ("tiny",), (0,))
     assert (facts.block_size_tokens, facts.kv_capacity_tokens, facts.max_context_tokens) == (32, 9600, 4096)
+    assert facts.kv is None
     can = facts.capabilities
     assert (can.chat, can.completions, can.responses, can.tokenize, can.load) == (True, True, True, True, True)
     assert (can.cached_tokens, can.embeddings) == (True, False)
@@ -43,6 +44,7 @@ async def test_sglang_is_what_its_flags_made_it(sglang, session):
 
     assert (facts.kind, facts.models, facts.ranks) == ("sglang", ("tiny",), (0,))
     assert (facts.block_size_tokens, facts.kv_capacity_tokens, facts.max_context_tokens) == (16, 8192, 4096)
+    assert (facts.kv, facts.role) == (None, None)
     can = facts.capabilities
     assert (can.chat, can.completions, can.tokenize, can.load) == (True, True, True, True)
     assert (can.cached_tokens, can.kv_events) == (False, ())

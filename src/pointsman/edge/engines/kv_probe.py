@@ -89,7 +89,7 @@ def keep_probed_kv(facts: EngineFacts, before: EngineFacts) -> EngineFacts:
 async def with_engine_ids(http: EngineHttp, kv: KvShape, before: KvShape | None) -> KvShape:
     """Of an engine with MooncakeConnector that computes for others: what its ranks are called, by its bootstrap server.
 
-    Those that only decode have none: then they are said to give nothing. What was known before holds where it is silent.
+    Those that only decode have none: then they are said to give nothing. Where it falls silent what was known holds.
     """
     if kv.handshake is not HandShake.VLLM_MOONCAKE:
         return kv

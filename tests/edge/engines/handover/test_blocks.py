@@ -29,6 +29,7 @@ TOLD = {
 
 
 def test_every_one_answers_to_its_own_name() -> None:
+    assert set(HAND_OVERS) == set(HandShake)
     assert all(each.handshake is handshake for handshake, each in HAND_OVERS.items())
 
 
