@@ -32,6 +32,12 @@ def moves_kv(plan: Plan) -> bool:
     return isinstance(plan, Disaggregate) or pull_of(plan) is not None
 
 
+def givers(plan: Plan) -> tuple[WorkerId | None, WorkerId | None]:
+    """Who computes the prompt for another one, and who is fetched from."""
+    pull = pull_of(plan)
+    return plan.prefill if isinstance(plan, Disaggregate) else None, None if pull is None else pull.source
+
+
 def logged_plans(decision: Decision, most: int | None = MOST_PLANS) -> list[LoggedPlan]:
     """At most `most` of them; the chosen one and the best of each kind are always among them."""
     plans = decision.plans

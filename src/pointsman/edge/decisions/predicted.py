@@ -31,7 +31,7 @@ def predicted_times(
     if row is None or not times.known[row]:
         return None, None
     plans = decision.plans
-    if plans is not None and plans.chosen >= 0 and moves_kv(decision.plan):
+    if moves_kv(decision.plan) and plans is not None and plans.chosen >= 0:
         if _predicts(decision, plans.terms) and plans.comparable:
             return _by_its_terms(decision, plans.terms, plans.chosen)
         return _apart_by_the_time_model(request, decision, plans, times, links)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from pointsman.core.model.blocks import BlockKeys, BlockUnit
 from pointsman.core.model.decision import Decision
-from pointsman.core.model.plan import Disaggregate, Plan, answering
+from pointsman.core.model.plan import Disaggregate, answering
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_times import NO_LINKS, LinkTimes
 from pointsman.edge.decisions.candidates import exclusions, logged_candidates
 from pointsman.edge.decisions.legs import LegsTold
-from pointsman.edge.decisions.plans import logged_plans, moves_kv, pull_of
+from pointsman.edge.decisions.plans import givers, logged_plans, moves_kv, pull_of
 from pointsman.edge.decisions.predicted import predicted_alone_ms, predicted_times
 from pointsman.edge.decisions.state import pack_state
 from pointsman.edge.telemetry.decision_row import MOST_CANDIDATES, DecisionRow, LoggedLegs, hashed, pack_keys
@@ -239,16 +239,10 @@ def _add_decision(row: DecisionRow, decision: Decision, most_candidates: int | N
     runner_up = decision.runner_up_plan()
     if runner_up is not None:
         row.runner_up, row.margin = answering(runner_up[0]), round(runner_up[1], 6)
-        row.runner_up_prefill, row.runner_up_source = _others(runner_up[0])
-    row.prefill_worker, row.pull_source = _others(decision.plan)
+        row.runner_up_prefill, row.runner_up_source = givers(runner_up[0])
+    row.prefill_worker, row.pull_source = givers(decision.plan)
     row.plans = logged_plans(decision)
     row.plans_comparable = decision.plans is None or decision.plans.comparable
-
-
-def _others(plan: Plan) -> tuple[str | None, str | None]:
-    """Who computes the prompt for another one, and who is fetched from."""
-    pull = pull_of(plan)
-    return plan.prefill if isinstance(plan, Disaggregate) else None, None if pull is None else pull.source
 
 
 def _legs(told: LegsTold) -> LoggedLegs:

@@ -116,3 +116,15 @@ def test_what_nobody_wanted_to_move_is_told_as_ever() -> None:
             assert (await ask(fleet, "/v1/transfers"))["sentence"].startswith("no KV was moved")
 
     run_virtual(main)
+
+
+def test_the_debug_header_tells_the_plan() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, debug_headers=True) as fleet:
+            url, body = fleet.frontends[0].url, fleet.body(0, stream=False)
+            answer = await fleet.client.ask(url, "POST", "/v1/chat/completions", body, [(b"x-pointsman-explain", b"1")])
+            told = json.loads(answer.header(b"x-pointsman-explain") or b"{}")
+            assert (told["prefill_worker"], told["plans"][0]["prefill"]) == ("e0/0", "e0/0")
+            assert told["worker"] in ("e1/0", "e2/0")
+
+    run_virtual(main)
