@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.fault import Fault
-from pointsman.core.model.view import Exclusion
+from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.serving.attempt import Attempt
 from pointsman.edge.serving.breaks import NotMovedError
@@ -26,6 +26,10 @@ UNREACHABLE_AFTER_S = 1.0
 """Silence that is enough where probes say that nobody is there."""
 NOT_SERVING_AFTER_S = 5.0
 """The same where only its tokens are said not to flow, or where it left."""
+
+
+STUCK_AFTER_S = 60.0
+"""Silence of an engine that is to go on with another one's KV, while both are well and it has no other queue."""
 
 
 class Stalled:
@@ -75,11 +79,24 @@ class Stalled:
         # a leg is answered at once when it is through: bytes that drip are no progress
         waited_s = None if exchange.relay is None else exchange.relay.idle_s
         waited_s = waited_s if call is None else call.waited_s
+        if limit_s is None and call is None and waited_s is not None and waited_s >= STUCK_AFTER_S:
+            return self._stuck(exchange, split, waited_s)
         if limit_s is None or waited_s is None or waited_s < limit_s:
             return False
         why = "it left" if exclusion is None else exclusion.text
         reason = f"nothing whole came for {waited_s:.1f} s, and {other} is given up ({why})"
         return self._legs.give_up(exchange, split, NotMovedError(reason, Why.GIVEN_UP, Fault.LATE))
+
+    def _stuck(self, exchange: Exchange, split: Split, waited_s: float) -> bool:
+        """Both engines are well, and nobody waits at the one that answers but for KV: it does not come."""
+        answering = split.answering.worker
+        view = self._ledger.view(exchange.request)
+        if answering in view.workers:
+            row = view.table[:, view.workers.index(answering)]
+            if row[Column.QUEUED] > row[Column.TRANSFERS_IN]:
+                return False
+        reason = f"{answering} said nothing for {waited_s:.0f} s, and has no queue: the KV does not come"
+        return self._legs.give_up(exchange, split, NotMovedError(reason, Why.STUCK))
 
     def _eventless_s(self, relay: Attempt, known: tuple[int, float] | None) -> float:
         """For how long it has been seen to get no event, whatever bytes came."""

@@ -301,6 +301,21 @@ def test_an_engine_that_does_not_take_kv_computes_it_itself_and_is_not_blamed() 
     run_virtual(main)
 
 
+def test_kv_that_never_comes_is_computed() -> None:
+    """As where the port by which engines read KV is closed to the other one."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop) as fleet:
+            for engine in fleet.engines[1:]:
+                engine.kv._fetch = lambda *_: asyncio.Event().wait()  # type: ignore[assignment, method-assign]
+            asked = [fleet.chat(), fleet.plain()]
+            await judged(fleet, asked)
+            assert fallbacks(fleet) == {"transfer_stuck": 2}
+            assert loop.time() < 1_100.0
+
+    run_virtual(main)
+
+
 # ---- clients that leave, drains, ends
 
 

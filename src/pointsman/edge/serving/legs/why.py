@@ -18,6 +18,8 @@ class Why(enum.StrEnum):
     """The worker that held the beginning of the prompt has dropped it, or keeps nothing for others."""
     GIVEN_UP = "worker_given_up"
     """The worker that has the KV was thought dead before all of it had come."""
+    STUCK = "transfer_stuck"
+    """Both engines are well, and the KV does not come."""
     DRAINED = "worker_drains"
     """The worker that has the KV was to be free."""
     DECODE_REFUSED = "decode_refused"
