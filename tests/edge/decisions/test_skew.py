@@ -217,3 +217,13 @@ def test_a_worker_that_got_nothing_counts() -> None:
         ("c/0", False),
     ]
     assert one.verdict == "skewed"
+
+
+def test_workers_for_prompts_only_have_no_share_of_answers() -> None:
+    def excluded(number: int, worker: str) -> Exclusion:
+        return Exclusion.ROLE if worker == "d/0" else Exclusion.NONE
+
+    rows = dealt(RoundRobin(), COUNT, workers=WORKERS, excluded=excluded)
+    told = report(rows, *(WorkerFacts(worker) for worker in WORKERS))
+    assert [one.worker for one in told.workers] == ["a/0", "b/0", "c/0"]
+    assert told.verdict == "even"

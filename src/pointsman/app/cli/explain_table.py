@@ -59,7 +59,7 @@ def print_list(console: Console, every: Sequence[Explained]) -> None:
             _when(row),
             row.status,
             escape(row.policy) or "–",
-            escape(row.worker or "nobody"),
+            escape(_workers(row)),
             f"{row.prompt_tokens:,}",
             f"{row.cached:,}",
             _number(row.cached_reported),
@@ -153,6 +153,12 @@ def _when(row: DecisionRow) -> str:
 def _request(row: DecisionRow) -> str:
     output = f", {count(row.output_tokens, 'tokens')} of answer" if row.output_tokens else ""
     return f"{row.model}: {row.prompt_tokens:,} prompt tokens ({row.prompt_from}){output}, {row.status} ({row.http})"
+
+
+def _workers(row: DecisionRow) -> str:
+    """`d/0`, or who gave it KV, too."""
+    giver = row.prefill_worker or row.pull_source
+    return row.worker or "nobody" if giver is None else f"{giver} → {row.worker}"
 
 
 def _who(row: DecisionRow) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pointsman.core.model.view import Exclusion
 from pointsman.edge.decisions.facts import WorkerFacts
 from pointsman.edge.telemetry.decision_row import DecisionRow
 
@@ -76,7 +77,7 @@ def shares(rows: Iterable[DecisionRow], facts: Mapping[str, WorkerFacts]) -> Sha
     """Of the requests of one model. `facts`: of the workers that serve it, also of those that got nothing."""
     every = list(rows)
     known = {one.worker for row in every for one in row.candidates} | {row.worker for row in every if row.worker}
-    workers = tuple(sorted(known | set(facts)))
+    workers = tuple(sorted((known | set(facts)) - _for_prompts_only(every)))
     index = {worker: number for number, worker in enumerate(workers)}
     taken = tuple(row for row in every if row.worker is not None)
     weights = np.array(_weights(workers, every, facts), dtype=np.float64)
@@ -93,6 +94,16 @@ def shares(rows: Iterable[DecisionRow], facts: Mapping[str, WorkerFacts]) -> Sha
         by_requests=_skew(where, ones, fair),
         by_time=_skew(where, times, fair),
     )
+
+
+def _for_prompts_only(rows: Sequence[DecisionRow]) -> set[str]:
+    """Workers that answer no request by their role: nothing of it is their share."""
+    stands: dict[str, set[str | None]] = {}
+    for row in rows:
+        for one in row.candidates:
+            stands.setdefault(one.worker, set()).add(one.excluded)
+    answered = {row.worker for row in rows}
+    return {worker for worker, reasons in stands.items() if reasons == {Exclusion.ROLE.text} and worker not in answered}
 
 
 def _weights(workers: Sequence[str], rows: Sequence[DecisionRow], facts: Mapping[str, WorkerFacts]) -> list[float]:
