@@ -48,7 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 1_000
     workers: tuple[int, ...] = (8, 64, 256)
     policies: tuple[str, ...] = ("round_robin", "least_loaded", "power_of_two", "prefix")
-    exact_policies: tuple[str, ...] = ("cost", "kv")
+    exact_policies: tuple[str, ...] = ("cost", exact_decisions.MOVES, "kv")
     prompt_blocks: tuple[int, ...] = (4, 400)
     in_flight_per_worker: int = 8
     prompt_tokens: tuple[int, ...] = (90, 6_400)

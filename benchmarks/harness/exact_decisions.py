@@ -27,6 +27,7 @@ from pointsman.core.ledger.events import (
 )
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.chain_cache import ChainCache
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.core.model.request import Request
 from pointsman.core.model.token_keys import GPU, TOKEN_BYTES, KeySpec, pack_tokens
 from pointsman.core.model.view import Column
@@ -45,6 +46,9 @@ MODEL = "model"
 _SPEC = KeySpec(BLOCK_TOKENS)
 _CAPACITY_TOKENS = 1_600_000
 _PROFILE = "h100/llama-8b"
+MOVES = "cost, KV moves"
+"""The policy `cost` on workers that can all pass KV on: plans that do so are scored beside each worker."""
+_SHAPE = KvShape(HandShake.BLOCKS, BLOCK_TOKENS, bytes_per_token=131_072, parts=True)
 _TICK_REQUESTS = 200
 """Between two ticks: as many as come in a second to a front end that is busy, but not full."""
 
@@ -68,7 +72,8 @@ class ExactBench:
     def __init__(self, policy: str, workers: int, prompts: TokenPrompts) -> None:
         self._ledger = Ledger(step_priors={_PROFILE: profile(_PROFILE).step})
         self._prompts = prompts
-        self._policy = PolicyRegistry().get(policy)
+        self._policy = PolicyRegistry().get("cost" if policy == MOVES else policy)
+        self._shape = _SHAPE if policy == MOVES else None
         self._chains = ChainCache()
         self._rng = random.Random(1)
         self._in_flight: deque[_Exchange] = deque()
@@ -91,6 +96,7 @@ class ExactBench:
             kv_capacity_tokens=_CAPACITY_TOKENS,
             block_size_tokens=BLOCK_TOKENS,
             profile=_PROFILE,
+            kv=self._shape,
         )
         for event in (
             WorkerJoined(spec, 0.0),
@@ -138,6 +144,8 @@ class ExactBench:
         viewed = clock()
         decision = self._policy.decide(request, view, ledger.timing, now_ms, self._rng)
         decided = clock()
+        if self._shape is not None and decision.plans is None:
+            raise BenchmarkError("no plans that move KV were made")
         worker = decision.worker
         if worker is None:
             raise BenchmarkError(f"{decision.policy} rejected a request: {decision.plan}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pointsman.core.model.decision import Decision
+from pointsman.core.model.decision import Decision, PlanRows, PlanRowsLater
 from pointsman.core.model.outlook import Outlook
 from pointsman.core.model.plan import Aggregate, Disaggregate, Pull
 from pointsman.core.model.request import Request
@@ -212,7 +212,8 @@ class TestRoomAndLimits:
         assert decide(fleet("b", rules=rules("always"))).worker == "w0/0"
 
     def test_without_a_word_on_bytes_the_usual_is_assumed_and_said(self) -> None:
-        made = decide(view := fleet("pd", kv_token_bytes=[0, 0]), times(view, link(1.0)))
+        view = fleet("pd", rules=rules("always"), kv_token_bytes=[0, 0])
+        made = decide(view, times(view, link(1.0)))
         assert made.note == BYTES_UNKNOWN
         assert term(made, "transfer_ms", prefill=0, decode=1) == pytest.approx(4_000 * 131_072 / 1e6)
         nothing = decide(view, FleetTimes({}))
@@ -265,7 +266,9 @@ class TestPulls:
         assert term(made, "transfer_ms", decode=1, source=0) == pytest.approx(7 + 3 * 3_984 * 131_072 / 10e6)
 
     def test_nobody_fetches_less_than_it_holds(self) -> None:
-        assert decide(self.view(cached_tokens=[2_000, 2_000])).plans is None
+        made = decide(self.view(cached_tokens=[2_000, 2_000]))
+        assert made.plans is not None
+        assert not len(made.plans.scores)
 
     def test_only_what_is_missing_is_moved(self) -> None:
         made = decide(self.view(cached_tokens=[3_984, 1_600]))
@@ -327,6 +330,16 @@ class TestWhatIsTold:
         other = idle.runner_up_plan()
         assert other is not None
         assert other[0] == Disaggregate(view.workers[0], view.workers[1])
+
+    def test_plans_that_can_not_be_better_are_worked_out_when_somebody_looks(self) -> None:
+        made = decide(fleet("pd"))
+        assert isinstance(made.plans, PlanRowsLater)
+        assert (made.plans.chosen, made.plans.comparable, made.chosen_score) == (-1, True, made.scores[1])
+        assert made.plans.scores[number_of(made, prefill=0, decode=1)] > made.scores[1]
+        assert made.plans.chosen == -1
+        with pytest.raises(AttributeError):
+            _ = made.plans._nothing
+        assert type(decide(fleet("pd", **backlog("pd", w1=20_000))).plans) is PlanRows
 
     def test_promises_adapters_and_weights_play_their_part(self) -> None:
         view = fleet(

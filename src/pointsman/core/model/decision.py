@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,26 @@ class PlanRows:
     """Number of the plan that was chosen; -1: none of these."""
     comparable: bool = True
     """Scores can be compared with those of the workers alone; False: they only rank the workers for the prompt."""
+
+
+class PlanRowsLater(PlanRows):
+    """Plans of which none was chosen, as none could be better: worked out when somebody looks at them."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], PlanRows]) -> None:
+        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "chosen", -1)
+        object.__setattr__(self, "comparable", True)
+
+    def __getattr__(self, name: str) -> Any:
+        """Of a field that has no value yet."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        made = self._make()
+        for one in fields(PlanRows):
+            object.__setattr__(self, one.name, getattr(made, one.name))
+        return object.__getattribute__(self, name)
 
 
 @dataclass(frozen=True, slots=True)

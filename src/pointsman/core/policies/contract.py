@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from pointsman.core.model.decision import Decision, PlanRows
+from pointsman.core.model.decision import Decision, PlanRows, PlanRowsLater
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.plan import Aggregate, Disaggregate, Pull
 from pointsman.core.model.request import Request
@@ -52,7 +52,7 @@ def check(made: object, view: FleetView) -> None:
     for name, values in told:
         if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype.kind not in _NUMBERS:
             raise PolicyError(f"{name}: expected an array of {shape[0]} numbers, one a worker, not {_shown(values)}")
-    if made.plans is not None:
+    if made.plans is not None and not isinstance(made.plans, PlanRowsLater):
         _check_plans(made, made.plans)
     worker = made.worker
     if worker is None:

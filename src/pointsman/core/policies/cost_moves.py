@@ -188,9 +188,9 @@ def _transfer_ms(scene: Scene, moves: Moves, first_ms: Floats, link: NDArray[np.
     return took
 
 
-def has_rare_terms(scene: Scene) -> bool:
+def has_rare_terms(alone: Alone) -> bool:
     """Whether promises, adapters or weights play a part."""
-    return not scene.alone.terms.keys().isdisjoint(("slo_ms", "adapter_ms", "weight_ms"))
+    return not alone.terms.keys().isdisjoint(("slo_ms", "adapter_ms", "weight_ms"))
 
 
 def _computed(scene: Scene, moves: Moves) -> _Computed:

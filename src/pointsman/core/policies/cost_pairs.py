@@ -11,11 +11,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pointsman.core.model.view import Column, Exclusion
-from pointsman.core.policies.cost_alone import joining_ms, stepped_ms
+from pointsman.core.model.request import Request
+from pointsman.core.model.view import Column, Exclusion, FleetView
+from pointsman.core.policies.cost_alone import Alone, joining_ms, stepped_ms
 from pointsman.core.policies.cost_load import CostLoad, Floats
-from pointsman.core.policies.cost_moves import Rows, Scene, prompt_ms
-from pointsman.core.policies.pairs import Mask, source_rows
+from pointsman.core.policies.cost_moves import Rows, Scene, most_relief_ms, prompt_ms
+from pointsman.core.policies.pairs import Mask, Passing, source_rows
+from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_rows import LinkBlock
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
 
@@ -44,6 +46,63 @@ class Pairs(NamedTuple):
     """Bytes."""
     fits: Mask | None
     """Whether there is room where it would be answered; None: everywhere."""
+
+
+def hopeless(
+    request: Request, view: FleetView, alone: Alone, passes: Passing, times: FleetTimes, scores: Floats, best: int
+) -> bool:
+    """Whether no plan can be better than the best worker alone. False where that is not plain at once.
+
+    A plan's score is at least what it has of each side, with all the relief that there can be; where the fleet is small
+    enough to know the fastest of its links, with what a transfer takes on that one.
+    """
+    table = view.table
+    least, load = float(scores[best]), alone.load
+    most_relief = min(
+        most_relief_ms(float(alone.ttft_ms[best]), alone.coming_per_ms),
+        float(load.decoding[best] * alone.computed_ms[best]),
+    )
+    exclusion = table[Column.EXCLUSION]
+    twice = 2 * alone.ttft_ms + alone.waited_ms
+    may = scores
+    any_out = np.count_nonzero(exclusion) > 0
+    if any_out:
+        may = scores + _ANSWERS[exclusion]
+    if passes.any_apart:
+        giver = twice + passes.never_gives
+        if any_out:
+            giver += _COMPUTES[exclusion]
+        taker = may - twice
+        taker += 2 * alone.decode_step_ms
+        taker += passes.never_takes
+        if len(taker) <= ALL:
+            fastest = times.link_rows.fastest_ms_per_byte(table[Column.NODE])
+            taker += (2 * fastest * passes.least_bytes) * (request.prompt_tokens - table[Column.CACHED_TOKENS])
+        lowest = float(np.minimum.reduce(giver)) + float(np.minimum.reduce(taker)) - most_relief
+        placement = alone.terms.get("placement_ms")
+        if placement is not None and passes.any_both:
+            lowest -= float(np.maximum.reduce(placement)) / 2
+        if lowest < least:
+            return False
+    if not passes.any_pull:
+        return True
+    held = table[Column.CACHED_TOKENS]
+    most_held = int(np.maximum.reduce(held))
+    if not most_held:
+        return True
+    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) > DEFAULT_BUDGET_TOKENS:
+        return False
+    gained = most_held - held
+    rows = times.rows(view.workers)
+    saved = rows.d * gained
+    if np.count_nonzero(rows.q):
+        # Attention among the prompt's tokens is saved in full at the most.
+        saved += alone.computed_ms - rows.d * load.new
+    lowest_ms = may - twice
+    lowest_ms += 2 * (alone.ttft_ms - saved)
+    lowest_ms += passes.never_fetches
+    lowest_ms[gained <= 0] = np.inf
+    return float(np.minimum.reduce(lowest_ms)) - most_relief >= least
 
 
 def apart_pairs(scene: Scene) -> Pairs | None:

@@ -2,7 +2,8 @@
 
 All pairs are scored (cost_pairs.py); the best `KEPT` of prefill and decode apart, and as many pulls, are plans of the
 decision. What would not fit where it is answered, or is larger than the operator allows, is shown among them, and can't
-be chosen. Terms of plans are worked out when somebody asks for them.
+be chosen. Where it is plain that no plan can be better than the best worker alone, plans are worked out when somebody
+looks at them, and so it is with the terms of all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pointsman.core.model.decision import Decision, PlanRows
+from pointsman.core.model.decision import Decision, PlanRows, PlanRowsLater
 from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull
 from pointsman.core.model.request import Request
 from pointsman.core.model.transfer import TransferMode
@@ -32,11 +33,12 @@ from pointsman.core.policies.cost_moves import (
     size_bytes,
     transfers_ahead,
 )
-from pointsman.core.policies.cost_pairs import Pairs, apart_pairs, pull_pairs
+from pointsman.core.policies.cost_pairs import Pairs, apart_pairs, hopeless, pull_pairs
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, Mask, free_tokens, needed_tokens, no_room, passing, too_large
 from pointsman.core.policies.policy import least_row
 from pointsman.core.timing.fleet_times import FleetTimes
 
+_ALWAYS = TransferMode.ALWAYS
 KEPT = 16
 """Plans of a kind that are kept."""
 KEPT_EXCLUDED = 4
@@ -71,38 +73,58 @@ def with_plans(
 ) -> Decision:
     """The decision with the plans beside it, and for the best of all. `best`: the row that it is for now."""
     view = made.view
-    excess = times.ttft_excess(view.workers)
     passes = passing(view)
-    ttft_ms = float(alone.ttft_ms[best])
-    scene = Scene(
-        request=request,
-        view=view,
-        times=times.rows(view.workers),
-        excess=excess,
-        links=times.link_rows,
-        passing=passes,
-        ahead=transfers_ahead(view, passes.only_prompts),
-        now_ms=made.at_ms,
-        alone=alone,
-        scores=np.asarray(made.scores, dtype=np.float64),
-        best=best,
-        fits=_fits(request, view),
-        disturbed_ms=float(alone.load.decoding[best] * alone.computed_ms[best]),
-        most_relief_ms=most_relief_ms(ttft_ms, alone.coming_per_ms),
-        usual_risk_ms=ttft_ms * float(excess[best]),
-    )
+    scores: Floats = np.asarray(made.scores, dtype=np.float64)
+    if not (passes.any_apart or passes.any_pull):
+        return made
+
+    def scene() -> Scene:
+        excess, ttft_ms = times.ttft_excess(view.workers), float(alone.ttft_ms[best])
+        return Scene(
+            request=request,
+            view=view,
+            times=times.rows(view.workers),
+            excess=excess,
+            links=times.link_rows,
+            passing=passes,
+            ahead=transfers_ahead(view, passes.only_prompts),
+            now_ms=made.at_ms,
+            alone=alone,
+            scores=scores,
+            best=best,
+            fits=_fits(request, view),
+            disturbed_ms=float(alone.load.decoding[best] * alone.computed_ms[best]),
+            most_relief_ms=most_relief_ms(ttft_ms, alone.coming_per_ms),
+            usual_risk_ms=ttft_ms * float(excess[best]),
+        )
+
+    plain = view.transfer.mode is not _ALWAYS and not has_rare_terms(alone)
+    if plain and hopeless(request, view, alone, passes, times, scores, best):
+        return replace(made, plans=PlanRowsLater(lambda: _rows(scene(), rng)[0]))
+    plans, moves = _rows(scene(), rng)
+    if moves is None:
+        return made
+    note = made.note
+    if not passes.bytes_known and not np.all(view.table[Column.KV_TOKEN_BYTES, moves.gives]):
+        note = BYTES_UNKNOWN if note is None else f"{note}; {BYTES_UNKNOWN}"
+    plan = made.plan if plans.chosen < 0 else _plan(view, moves, plans.chosen)
+    return replace(made, plans=plans, plan=plan, note=note)
+
+
+def _rows(scene: Scene, rng: random.Random) -> tuple[PlanRows, Moves | None]:
+    """The plans that are kept, priced; no moves where there are none."""
     kept = _joined(_kept(scene, apart_pairs(scene), apart=True), _kept(scene, pull_pairs(scene), apart=False))
     if kept is None:
-        return made
+        none = np.zeros(0, dtype=np.intp)
+        return PlanRows(none, none, none, none, np.zeros(0), {}), None
     moves, scores, any_excluded = kept
     terms: Mapping[str, Floats] = LazyTerms(scene, moves)
-    if has_rare_terms(scene):
+    if has_rare_terms(scene.alone):
         terms = move_terms(scene, moves)
         scores = total(terms)
     excluded = _excluded(scene, moves) if any_excluded else {}
     if excluded:
         scores[list(excluded)] = np.inf
-    chosen = _chosen(scene, moves, scores, rng)
     plans = PlanRows(
         prefill=np.where(moves.apart, moves.gives, -1),
         decode=moves.answers,
@@ -111,13 +133,9 @@ def with_plans(
         scores=scores,
         terms=terms,
         excluded=excluded,
-        chosen=chosen,
+        chosen=_chosen(scene, moves, scores, rng),
     )
-    note = made.note
-    if not scene.passing.bytes_known and not np.all(view.table[Column.KV_TOKEN_BYTES, moves.gives]):
-        note = BYTES_UNKNOWN if note is None else f"{note}; {BYTES_UNKNOWN}"
-    plan = made.plan if chosen < 0 else _plan(scene, moves, chosen)
-    return replace(made, plans=plans, plan=plan, note=note)
+    return plans, moves
 
 
 def _fits(request: Request, view: FleetView) -> Mask | None:
@@ -228,7 +246,7 @@ def _excluded(scene: Scene, moves: Moves) -> dict[int, str]:
 
 def _chosen(scene: Scene, moves: Moves, scores: Floats, rng: random.Random) -> int:
     """Number of the plan that is chosen; -1: none."""
-    if scene.view.transfer.mode is TransferMode.ALWAYS:
+    if scene.view.transfer.mode is _ALWAYS:
         apart = (moves.apart & np.isfinite(scores)).nonzero()[0]
         if len(apart):
             return least_row(scores, apart, rng)
@@ -239,9 +257,9 @@ def _chosen(scene: Scene, moves: Moves, scores: Floats, rng: random.Random) -> i
     return int(best[0]) if len(best) == 1 else int(best[rng.randrange(len(best))])
 
 
-def _plan(scene: Scene, moves: Moves, number: int) -> Plan:
-    workers = scene.view.workers
+def _plan(view: FleetView, moves: Moves, number: int) -> Plan:
+    workers = view.workers
     worker, giver = workers[moves.answers[number]], workers[moves.gives[number]]
     if moves.apart[number]:
         return Disaggregate(giver, worker)
-    return Aggregate(worker, Pull(giver, int(scene.view.table[Column.CACHED_TOKENS, moves.gives[number]])))
+    return Aggregate(worker, Pull(giver, int(view.table[Column.CACHED_TOKENS, moves.gives[number]])))

@@ -76,6 +76,14 @@ class Passing(NamedTuple):
     """KV of a token; `USUAL_TOKEN_BYTES` where nobody says."""
     bytes_known: bool
     """All say."""
+    least_bytes: float
+    """Of KV of a token, among them."""
+    never_gives: Floats
+    """0 where it can compute a prompt for another one, else infinite."""
+    never_takes: Floats
+    """0 where it can go on with what another one computed, else infinite."""
+    never_fetches: Floats
+    """0 where it can fetch the beginning of a prompt, else infinite."""
 
 
 def passing(view: FleetView) -> Passing:
@@ -94,6 +102,7 @@ def _passing(columns: bytes) -> Passing:
     same = group[:, None] == group
     np.fill_diagonal(same, val=False)
     apart, pull = same & gives[:, None] & takes, same & some[:, None] & parts
+    token_bytes = np.where(size > 0, size, USUAL_TOKEN_BYTES).astype(np.float64)
     return Passing(
         gives,
         takes,
@@ -105,8 +114,12 @@ def _passing(columns: bytes) -> Passing:
         only.astype(np.float64),
         bool(only.any()),
         bool((gives & ~only).any()),
-        np.where(size > 0, size, USUAL_TOKEN_BYTES).astype(np.float64),
+        token_bytes,
         bool((size > 0).all()),
+        float(token_bytes.min()),
+        np.where(gives, 0.0, np.inf),
+        np.where(takes, 0.0, np.inf),
+        np.where(parts, 0.0, np.inf),
     )
 
 

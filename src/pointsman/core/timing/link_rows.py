@@ -54,8 +54,10 @@ class LinkRows:
         self._floor_ms: NDArray[np.float64] = np.zeros(0)
         self._ms_per_byte: NDArray[np.float64] = np.zeros((0, 4))
         self._spread: NDArray[np.float64] = np.zeros(0)
-        self._excess: NDArray[np.float64] = np.zeros(0)
+        self._table: NDArray[np.float64] = np.zeros((6, 0))
+        """Rows: floor, mean over median less one, and one for each class of size."""
         self._blocks: dict[bytes, LinkBlock] = {}
+        self._fastest: dict[bytes, float] = {}
 
     def of(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> NDArray[np.int32]:
         """Numbers of the estimates between machines; the two arrays are broadcast."""
@@ -74,11 +76,8 @@ class LinkRows:
     def block(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> LinkBlock:
         """All pairs of these machines."""
         numbers = self.of(sources[:, None], targets)
-        return LinkBlock(
-            self._floor_ms[numbers],
-            tuple(self._ms_per_byte.T[:, numbers]),
-            self._excess[numbers],
-        )
+        floor_ms, excess, *ms_per_byte = self._table.take(numbers, axis=1)
+        return LinkBlock(floor_ms, tuple(ms_per_byte), excess)
 
     def among(self, nodes: NDArray[np.int64]) -> LinkBlock:
         """All pairs among these machines, kept for those who ask again."""
@@ -89,6 +88,16 @@ class LinkRows:
                 self._blocks.clear()
             block = self._blocks[key] = self.block(nodes, nodes)
         return block
+
+    def fastest_ms_per_byte(self, nodes: NDArray[np.int64]) -> float:
+        """Of the best link among these machines."""
+        key = nodes.tobytes()
+        fastest = self._fastest.get(key)
+        if fastest is None:
+            if len(self._fastest) >= _MOST_BLOCKS:
+                self._fastest.clear()
+            fastest = self._fastest[key] = min(float(one.min()) for one in self.among(nodes).ms_per_byte)
+        return fastest
 
     def ms(
         self, numbers: NDArray[np.int32], size_bytes: NDArray[np.float64], under_way: NDArray[np.int64]
@@ -146,4 +155,4 @@ class LinkRows:
         self._floor_ms = np.array([one.floor_ms for one in self._estimates])
         self._ms_per_byte = 1 / np.array([one.bytes_per_ms for one in self._estimates])
         self._spread = np.array([one.spread for one in self._estimates])
-        self._excess = mean_excess(self._spread)
+        self._table = np.vstack((self._floor_ms, mean_excess(self._spread), self._ms_per_byte.T))
