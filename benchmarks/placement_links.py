@@ -115,10 +115,10 @@ def throughput(options: Options, prompt_tokens: int, between: Mapping[tuple[int,
 def times(
     options: Options, prompt_tokens: int, between: Mapping[tuple[int, int], Link], rate_s: float, seed: int = 0
 ) -> dict[str, float]:
-    """At a given load: first token, what the handover adds before the second one, the whole answer."""
+    """At a given load: first token, what the handover adds to it, the whole answer."""
     trace = traffic(options, prompt_tokens, 1_000 / rate_s, seed)
     found = simulate(trace, setup_of(options, between), PolicyRegistry().get("least_loaded"), seed=seed)
-    moved = found.kv_arrived_ms - found.first_token_ms
+    moved = found.kv_arrived_ms - found.prefilled_ms
     return {
         "ttft_p50_ms": _quantile(found.ttft_ms, 50),
         "ttft_p99_ms": _quantile(found.ttft_ms, 99),

@@ -132,7 +132,12 @@ def test_a_split_is_compared_with_the_same_workers_together(consulted: Consult) 
     assert set(findings.split_runs) == {"3 workers", answer.split.best_ratio}
     # Prompts of 6,656 tokens and answers of 10: workers that only decode stand idle.
     assert answer.split.apart == "no"
-    assert "for both stages do better" in _section(answer, "Prefill and decode apart")
+    said = _section(answer, "Prefill and decode apart")
+    assert "for both stages do better" in said
+    # Workers that are not busy compute faster than links move.
+    assert answer.split.by_request == "tie"
+    assert "Decided by request (cost, kv_transfer: auto)" in said
+    assert f"On {answer.split.best_ratio} it has" in said
 
 
 def test_answers_that_stall_behind_long_prompts_are_better_apart() -> None:
@@ -143,6 +148,8 @@ def test_answers_that_stall_behind_long_prompts_are_better_apart() -> None:
     said = _section(answer, "Prefill and decode apart")
     assert said.startswith(f"Yes, {answer.split.best_ratio} (prefill:decode)")
     assert "goodput" in said
+    assert answer.split.by_request in ("yes", "tie")
+    assert answer.split.moved_share is not None
 
 
 def test_two_kinds_of_gpus(consulted: Consult) -> None:

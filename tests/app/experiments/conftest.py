@@ -56,6 +56,7 @@ def outcome_of(
         cached_tokens=np.where(failed, 0, cached_tokens),
         worker=np.zeros(count, dtype=np.int64),
         prefill_worker=np.full(count, -1),
+        prefilled_ms=np.full(count, np.nan),
         kv_arrived_ms=np.full(count, np.nan),
         moved_tokens=np.zeros(count, dtype=np.int64),
         fallback=np.zeros(count, dtype=np.bool_),

@@ -108,6 +108,7 @@ class TestOneRequest:
         prefill_ms = STEP.step_ms(0, 0, 1600, 1600**2)
         last_ms = STEP.step_ms(0, 0, 1, 1600**2 - 1599**2)
         decode_ms = [STEP.step_ms(1, 1600 + number, 0) for number in range(1, 11)]
+        assert outcome.prefilled_ms[0] == pytest.approx(prefill_ms)
         assert outcome.kv_arrived_ms[0] == pytest.approx(prefill_ms + moved_ms(1600))
         assert outcome.ttft_ms[0] == pytest.approx(prefill_ms + moved_ms(1600) + last_ms)
         assert outcome.e2e_ms[0] == pytest.approx(outcome.ttft_ms[0] + sum(decode_ms))

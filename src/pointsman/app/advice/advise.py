@@ -18,6 +18,7 @@ from pointsman.app.advice.document import (
 from pointsman.app.advice.findings import SPLIT, Findings
 from pointsman.app.advice.fleet_words import apart, gpus, stages
 from pointsman.app.advice.limits import Limit
+from pointsman.app.advice.moving_words import by_request, moved_share, moving
 from pointsman.app.advice.worth import recommended, too_little, undecided, worth
 from pointsman.app.advice.worth_words import coordination, headline, policy
 from pointsman.app.experiments.summary import summarize
@@ -29,7 +30,7 @@ def advice(findings: Findings, notes: tuple[str, ...] = ()) -> Advice:
     sections = (
         Section("Policy", policy(findings)),
         Section("GPUs", gpus(findings)),
-        Section("Prefill and decode apart", stages(findings)),
+        Section("Prefill and decode apart", [*stages(findings), *moving(findings)]),
         Section("KV memory", memory(findings)),
         Section("Measured", coordination(findings)),
     )
@@ -78,7 +79,14 @@ def _split(findings: Findings) -> SplitAnswer | None:
     if answer is None or findings.split is None:
         return None
     load = findings.loads.get(SPLIT)
-    return SplitAnswer(answer.value, findings.split.name, None if load is None else _limit(load))
+    moving = by_request(findings)
+    return SplitAnswer(
+        apart=answer.value,
+        best_ratio=findings.split.name,
+        load=None if load is None else _limit(load),
+        by_request=None if moving is None else moving.value,
+        moved_share=moved_share(findings),
+    )
 
 
 def _cache(findings: Findings) -> CacheAnswer | None:

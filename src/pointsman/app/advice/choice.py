@@ -10,6 +10,8 @@ DECIDES = ("goodput_share", "ttft_p99_ms", "ttft_p50_ms", "e2e_p50_ms", "output_
 """Measures that decide between policies, the first that tells two apart before the others."""
 DECIDES_SPLIT = ("goodput_share", "e2e_p50_ms", "ttft_p99_ms", "itl_p99_ms", "output_tokens_s")
 """Those that are told of prefill and decode apart against together."""
+DECIDES_MOVING = ("goodput_share", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "itl_p99_ms", "output_tokens_s")
+"""Those that are told of KV that moves by request."""
 WORTH = {"goodput_share": 0.01}
 """Smaller differences, however certain, are no reason to run anything more complicated."""
 _WORTH_ELSE = 0.10

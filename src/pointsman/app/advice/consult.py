@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from pointsman.app.advice.choice import beats, compared, simplest
+from pointsman.app.advice.choice import DECIDES_MOVING, beats, compared, simplest
 from pointsman.app.advice.excerpt import Excerpt, busiest, coarse_block_tokens
-from pointsman.app.advice.findings import AWARE, PLAIN, SPLIT, Findings
+from pointsman.app.advice.findings import APART, AWARE, MOVING, PLAIN, SPLIT, TOGETHER, Findings
 from pointsman.app.advice.fleets import Fleet, of_size
 from pointsman.app.advice.idle import works_ms
-from pointsman.app.advice.laboratory import SIMPLEST_FIRST, Case, Laboratory
+from pointsman.app.advice.laboratory import BY_REQUEST, SIMPLEST_FIRST, Case, Laboratory
 from pointsman.app.advice.limits import AS_IT_IS, LOADS, Limit, limits
 from pointsman.app.advice.question import Question
 from pointsman.app.advice.settling import settling_ms
@@ -34,7 +34,7 @@ def consult(question: Question, jobs: int = 1, on_progress: Callable[[Progress],
         try:
             _choose_fleet(laboratory, findings)
             laboratory.expected = _expected(findings)
-            for stage in (_policies, _loads, _splits, _sizes):
+            for stage in (_policies, _loads, _splits, _moving, _sizes):
                 stage(laboratory, findings)
         except KeyboardInterrupt:
             findings.interrupted = True
@@ -64,7 +64,8 @@ def _expected(findings: Findings) -> int:
     seeds, policies = findings.question.seeds, len(_tried(findings))
     contenders = policies + (1 if findings.question.fleets.split else 0)
     searches = contenders + (2 if findings.question.fleets.one_kind else 0)
-    return policies * seeds + searches * (5 + 2 * (seeds - 1))
+    moving = 3 * seeds if findings.question.fleets.split else 0
+    return policies * seeds + searches * (5 + 2 * (seeds - 1)) + moving
 
 
 def _choose_fleet(laboratory: Laboratory, findings: Findings) -> None:
@@ -141,6 +142,21 @@ def _splits(laboratory: Laboratory, findings: Findings) -> None:
     findings.split, findings.split_policy, findings.split_runs = split, policy, runs
     findings.split_comparisons = compared(runs)
     findings.loads.update(load)
+
+
+def _moving(laboratory: Laboratory, findings: Findings) -> None:
+    """Whether KV that moves by request, between workers for both stages or from those of the split, is worth it."""
+    if findings.split is None:
+        return
+    cases = {
+        TOGETHER: Case(BY_REQUEST, findings.together),
+        MOVING: Case(BY_REQUEST, findings.together, moves=True),
+        APART: Case(BY_REQUEST, findings.split),
+    }
+    seeds = range(findings.question.seeds)
+    laboratory.measure((case, seed) for case in cases.values() for seed in seeds)
+    findings.moving = {name: laboratory.by_seed(case) for name, case in cases.items()}
+    findings.moving_comparisons = compared(findings.moving, DECIDES_MOVING)
 
 
 def _rung(limit: Limit | None) -> int:

@@ -44,6 +44,11 @@ class SplitAnswer(msgspec.Struct, frozen=True):
     best_ratio: str
     """Workers for prefill and for decode."""
     load: LimitAnswer | None
+    by_request: str | None = None
+    """Whether `cost` does better where it may move KV between workers for both stages: `yes`, `no` or `tie`; null: not
+    simulated."""
+    moved_share: float | None = None
+    """Requests whose prompt it had computed elsewhere then, or fetched in part."""
 
 
 class CacheAnswer(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ PLAIN = ("round_robin", "least_loaded")
 """What any load balancer can do."""
 AWARE = ("prefix", "kv")
 """What takes a layer that knows of prompts and caches."""
+TOGETHER, MOVING, APART = "together", "moving", "apart"
+"""Workers for both stages whose KV stays; the same where it moves when that pays; the best split, where it does too."""
 SPLIT = "split"
 """Stands for the best split among the largest loads."""
 
@@ -44,5 +46,8 @@ class Findings:
     split_runs: dict[str, BySeed] = field(default_factory=dict)
     """Measures of the best split, and of the same policy on workers for both stages, by name of the fleet."""
     split_comparisons: list[Comparison] = field(default_factory=list)
+    moving: dict[str, BySeed] = field(default_factory=dict)
+    """Measures of the policy that decides by request whether KV is moved, under `TOGETHER`, `MOVING` and `APART`."""
+    moving_comparisons: list[Comparison] = field(default_factory=list)
     results: Results | None = None
     interrupted: bool = False

@@ -13,16 +13,24 @@ from pointsman.app.experiments.conduct import Progress, Results
 from pointsman.app.experiments.plan import Experiment, Point, Result, Run, entries
 from pointsman.app.experiments.runner import Runner
 from pointsman.app.experiments.workload import Recorded
+from pointsman.core.model.transfer import TransferMode
+from pointsman.core.policies.cost import Cost
 from pointsman.core.policies.kv import Kv
 from pointsman.core.policies.least_loaded import LeastLoaded
+from pointsman.core.policies.policy import Policy
 from pointsman.core.policies.prefix import Prefix
 from pointsman.core.policies.round_robin import RoundRobin
 from pointsman.core.workload.trace import Trace
 
-POLICIES = (RoundRobin(), LeastLoaded(), Prefix(), Kv())
-"""From the simplest to run to the one that needs most."""
-SIMPLEST_FIRST = tuple(policy.name for policy in POLICIES)
-NEED_EVENTS = frozenset({"kv"})
+_COMPARED: tuple[Policy, ...] = (RoundRobin(), LeastLoaded(), Prefix(), Kv())
+SIMPLEST_FIRST = tuple(policy.name for policy in _COMPARED)
+"""Policies that are compared, from the simplest to run to the one that needs most."""
+BY_REQUEST = "cost"
+"""The policy that decides for each request whether KV is moved."""
+POLICIES: tuple[Policy, ...] = (*_COMPARED, Cost())
+"""All that are simulated."""
+_NUMBER = {policy.name: number for number, policy in enumerate(POLICIES)}
+NEED_EVENTS = frozenset({"kv", BY_REQUEST})
 """Policies that need engines to say which blocks they hold; the others are simulated without."""
 NOISE = 0.03
 """Spread of step times."""
@@ -36,6 +44,8 @@ class Case:
     fleet: Fleet
     rate: float = 1.0
     """How many times as fast as the trace."""
+    moves: bool = False
+    """KV may move between all workers; else only from those for prefill."""
 
 
 @dataclass(slots=True)
@@ -76,7 +86,7 @@ class Laboratory:
         runs = []
         for number, (case, seed) in enumerate(new):
             # The number of the point only has to tell runs apart.
-            run = Run(number, SIMPLEST_FIRST.index(case.policy), seed)
+            run = Run(number, _NUMBER[case.policy], seed)
             by_run[run] = (case, seed)
             runs.append((run, self._point(case)))
         self._tell(0.0)
@@ -96,7 +106,7 @@ class Laboratory:
     def results(self, cases: Iterable[Case], *, interrupted: bool) -> Results:
         """Cases of one fleet and load as an experiment of its own, for its report."""
         order = list(cases)
-        chosen = entries(POLICIES[SIMPLEST_FIRST.index(case.policy)] for case in order)
+        chosen = entries(POLICIES[_NUMBER[case.policy]] for case in order)
         experiment = replace(self._experiment, entries=chosen, points=(self._point(order[-1]),))
         found = [
             replace(result, run=Run(0, number, seed))
@@ -113,7 +123,13 @@ class Laboratory:
 
     def _point(self, case: Case) -> Point:
         events = case.policy in NEED_EVENTS
-        setup = replace(self.question.setup, groups=case.fleet.groups, kv_events=events, step_noise=NOISE)
+        setup = replace(
+            self.question.setup,
+            groups=case.fleet.groups,
+            kv_events=events,
+            step_noise=NOISE,
+            kv_transfer=TransferMode.AUTO if case.moves else None,
+        )
         return Point(setup, case.rate, name=f"{case.fleet.name}, load ×{case.rate:g}")
 
     def _tell(self, part: float) -> None:

@@ -106,6 +106,7 @@ class Legs:
         worker.computed_prompt(prompt_tokens, cached_tokens)
         flight.cached_tokens = cached_tokens
         records.prefill_worker[flight.position] = worker.number
+        records.prefilled_ms[flight.position] = now_ms
         self._ledger.apply(ev.PrefillEnded(flight.request.id, now_ms, prompt_tokens, cached_tokens))
         self._ask(flight, fetches=True)
 

@@ -63,6 +63,8 @@ class Outcome:
     """Number of the worker that had it last; -1 = none."""
     prefill_worker: NDArray[np.int64]
     """Number of the worker that computed the prompt, where another one decoded; -1 elsewhere."""
+    prefilled_ms: NDArray[np.float64]
+    """When that worker had computed it."""
     kv_arrived_ms: NDArray[np.float64]
     """When KV from another worker was at the one that answered."""
     moved_tokens: NDArray[np.int64]

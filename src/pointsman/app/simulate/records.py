@@ -28,6 +28,7 @@ class Records:
         self.cached_tokens = [0] * count
         self.worker = [-1] * count
         self.prefill_worker = [-1] * count
+        self.prefilled_ms = [math.nan] * count
         self.kv_arrived_ms = [math.nan] * count
         self.moved_tokens = [0] * count
         self.fallback = [False] * count
@@ -57,6 +58,7 @@ class Records:
             cached_tokens=np.array(self.cached_tokens, dtype=np.int64),
             worker=np.array(self.worker, dtype=np.int64),
             prefill_worker=np.array(self.prefill_worker, dtype=np.int64),
+            prefilled_ms=np.array(self.prefilled_ms),
             kv_arrived_ms=np.array(self.kv_arrived_ms),
             moved_tokens=np.array(self.moved_tokens, dtype=np.int64),
             fallback=np.array(self.fallback, dtype=np.bool_),
