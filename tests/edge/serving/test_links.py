@@ -14,6 +14,7 @@ import pytest
 from pointsman.core.ledger.events import LinkMeasured
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.timing.link_learning import LinkRow
+from pointsman.core.timing.link_priors import HOPE
 from pointsman.core.timing.link_times import LinkEstimate
 from pointsman.edge.configuration.links_file import LinksFile, SavedLink, SavedSample, save_links
 from pointsman.edge.configuration.loader import load_file, load_text
@@ -94,7 +95,7 @@ async def test_priors_of_the_configuration_hold_until_something_is_measured(serv
     frontend.emit(LinkMeasured("a", "b", 0.0, 1 << 20, 3.0 + (1 << 20) / 2.5e6))
     times = frontend.ledger.timing.links  # type: ignore[attr-defined]
     assert times.of(0, 1).floor_ms == pytest.approx(3.0, rel=0.05)
-    assert times.otherwise.floor_ms == 3.0
+    assert times.otherwise.floor_ms == 3.0 / HOPE
 
 
 async def test_measurements_over_the_admin_port_are_known_at_once(served: Served) -> None:
