@@ -9,6 +9,7 @@ from pointsman.core.ledger.adapters import ResidentAdapters
 from pointsman.core.ledger.drift import Drift
 from pointsman.core.ledger.faults import FaultTally
 from pointsman.core.ledger.health.health import Health
+from pointsman.core.ledger.kv_trust import KvTrust
 from pointsman.core.ledger.output_lengths import ExpectedLength
 from pointsman.core.ledger.watch import Watch
 from pointsman.core.model.replica import NO_SHARE, WorkerShare
@@ -65,6 +66,7 @@ class WorkerEntry:
     """As who told of it said; `spec.role` may be another one, by an order at run time."""
     kv_class: int = 0
     """Workers of one class can pass KV on to each other; 0: it passes none on."""
+    kv_trust: KvTrust = field(default_factory=KvTrust)
     draining: str | None = None
     was_ready: bool = False
     """Its process could be used before."""

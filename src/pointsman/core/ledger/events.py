@@ -232,6 +232,8 @@ class PrefillFailed:
     fault: Fault | None = None
     """Of the worker for prefill, or of the source of a pull; None: not theirs."""
     retry_after_ms: float | None = None
+    no_kv: bool = False
+    """Both workers are well as far as one knows, and the KV of the one was of no use to the other one."""
 
 
 @dataclass(frozen=True, slots=True)

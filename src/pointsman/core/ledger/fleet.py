@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from pointsman.core.ledger.health.keeper import HealthKeeper
 from pointsman.core.ledger.health.settings import QUIET_SETTINGS, HealthSettings
 from pointsman.core.ledger.health.verdicts import Judge
 from pointsman.core.ledger.kv_classes import KvClasses, kv_sides, profiled_token_bytes, why_no_pair
+from pointsman.core.ledger.kv_trust import KvChange
 from pointsman.core.ledger.links import Links, machine_of
 from pointsman.core.ledger.replicas import Replicas
 from pointsman.core.ledger.request_exclusions import exclude_for_prefill, exclude_for_request
@@ -62,6 +64,9 @@ class Fleet:
     ) -> None:
         self.table = FleetTable()
         self._transfer = transfer
+        self._kv_off: set[WorkerId] = set()
+        """Workers whose KV is left alone for a while."""
+        self.kv_changes: deque[KvChange] = deque(maxlen=1000)
         self._kv_classes = KvClasses()
         self.links = Links(link_priors)
         self._guards = guards
@@ -192,9 +197,43 @@ class Fleet:
         cells, slot = self.table.cells, entry.slot
         entry.kv_class = self._kv_classes.joined(entry.spec)
         cells[Column.KV_GROUP, slot] = entry.kv_class
-        cells[Column.KV_SIDES, slot] = kv_sides(entry.spec)
+        self._write_kv_sides(entry)
         cells[Column.NODE, slot] = self.links.joined(entry.spec)
         self._write_token_bytes(entry)
+
+    def _write_kv_sides(self, entry: WorkerEntry) -> None:
+        self.table.cells[Column.KV_SIDES, entry.slot] = kv_sides(entry.spec) & ~entry.kv_trust.off
+
+    def kv_failed(self, source: WorkerEntry, target: WorkerEntry, at_ms: float) -> None:
+        """The KV of one was of no use to the other one. Who keeps failing is left alone for a while."""
+        if not all(entry.spec.kv is not None and entry.spec.kv.alone for entry in (source, target)):
+            return  # without transfers they would serve nobody
+        for entry, gives in ((source, True), (target, False)):
+            side = entry.kv_trust.gives if gives else entry.kv_trust.takes
+            off_ms = side.failed(at_ms)
+            if off_ms is not None and not entry.gone:
+                self._kv_off.add(entry.id)
+                self._write_kv_sides(entry)
+                self.kv_changes.append(KvChange(entry.id, gives, off_ms, side.failures))
+
+    def kv_worked(self, source: WorkerEntry, target: WorkerEntry) -> None:
+        """The KV of one came to the other one and was used."""
+        if source.kv_trust.gives.failures:
+            source.kv_trust.gives.worked()
+        if target.kv_trust.takes.failures:
+            target.kv_trust.takes.worked()
+
+    def _kv_again(self, at_ms: float) -> None:
+        for worker in tuple(self._kv_off):
+            entry = self._entries.get(worker)
+            trust = None if entry is None else entry.kv_trust
+            if entry is not None and trust is not None:
+                for side, gives in ((trust.gives, True), (trust.takes, False)):
+                    if side.back(at_ms):
+                        self._write_kv_sides(entry)
+                        self.kv_changes.append(KvChange(worker, gives, None))
+            if trust is None or not trust.off:
+                self._kv_off.discard(worker)
 
     def _unpairs(self, entry: WorkerEntry) -> None:
         self._kv_classes.left(entry.kv_class, entry.spec)
@@ -412,7 +451,9 @@ class Fleet:
     def ticked(self, at_ms: float) -> None:
         """Lets go of what is too old to be believed, and learns step times."""
         self.caches.expire(at_ms)
-        self.links.ticked()
+        self.links.ticked(at_ms)
+        if self._kv_off:
+            self._kv_again(at_ms)
         for entry in self._entries.values():
             self.table.cells[Column.HELD_TOKENS, entry.slot] = self.caches.held_tokens(entry.slot)
             if entry.metrics_ms is not None and at_ms - entry.metrics_ms > METRICS_BELIEVED_MS:

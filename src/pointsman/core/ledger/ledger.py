@@ -16,6 +16,7 @@ from pointsman.core.ledger.fleet import Fleet
 from pointsman.core.ledger.health.canaries import CanaryDue
 from pointsman.core.ledger.health.changes import HealthChange, HealthCounts
 from pointsman.core.ledger.health.settings import QUIET_SETTINGS, HealthSettings
+from pointsman.core.ledger.kv_trust import KvChange
 from pointsman.core.ledger.outbox import Outbox
 from pointsman.core.ledger.requests import Requests
 from pointsman.core.ledger.snapshot import FleetSnapshot
@@ -228,6 +229,15 @@ class Ledger:
     def take_health_changes(self) -> tuple[HealthChange, ...]:
         """What became of workers' health since the last time, for the log."""
         return self._fleet.health.take_changes()
+
+    def take_kv_changes(self) -> tuple[KvChange, ...]:
+        """Whose KV is left alone, or tried again, since the last time; for the log."""
+        changes = self._fleet.kv_changes
+        if not changes:
+            return ()
+        found = tuple(changes)
+        changes.clear()
+        return found
 
     @property
     def health_counts(self) -> HealthCounts:

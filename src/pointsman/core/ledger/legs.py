@@ -91,6 +91,9 @@ class Legs:
         if legs.failed or flight.started or entry is None:
             raise LedgerError(f"request {event.request_id} has no leg that could fail: {event.reason}")
         leg, transfer = legs.prefill, legs.transfer
+        source = leg.entry if transfer is None and leg is not None else None if transfer is None else transfer.source
+        if event.no_kv and source is not None:
+            self._fleet.kv_failed(source, entry, event.at_ms)
         to_blame, there = None if transfer is None else transfer.source, flight
         if leg is not None:
             to_blame, there = leg.entry, leg
@@ -192,6 +195,7 @@ class Legs:
 
     def _arrived(self, transfer: Transfer, at_ms: float) -> None:
         self._stop(transfer)
+        self._fleet.kv_worked(transfer.source, transfer.target)
         self._count(transfer, None)
         for totals in (transfer.source.totals, self._totals):
             totals.transfers_out += 1

@@ -80,12 +80,14 @@ class NotMovedError(PointsmanError):
     Args:
         label: what metrics call the reason.
         fault: of the engine that has the KV; None: it did not fail either.
+        no_kv: both are well as far as one knows, and the KV was of no use.
     """
 
-    def __init__(self, message: str, label: str, fault: Fault | None = None) -> None:
+    def __init__(self, message: str, label: str, fault: Fault | None = None, *, no_kv: bool = False) -> None:
         super().__init__(message)
         self.label = label
         self.fault = fault
+        self.no_kv = no_kv
 
 
 def fault_of(error: PointsmanError) -> Fault | None:

@@ -150,6 +150,7 @@ class Dispatcher:
     def look(self) -> None:
         """What stands still at workers that were given up goes on elsewhere. Call it about every second."""
         self._stalled.look(self._running.values())
+        self.legs.look()
 
     def streams(self) -> Iterator[tuple[WorkerId, Attempt]]:
         """Answers that are on their way, with the workers that they come from."""

@@ -96,7 +96,7 @@ class Stalled:
             if row[Column.QUEUED] > row[Column.TRANSFERS_IN]:
                 return False
         reason = f"{answering} said nothing for {waited_s:.0f} s, and has no queue: the KV does not come"
-        return self._legs.give_up(exchange, split, NotMovedError(reason, Why.STUCK))
+        return self._legs.give_up(exchange, split, NotMovedError(reason, Why.STUCK, no_kv=True))
 
     def _eventless_s(self, relay: Attempt, known: tuple[int, float] | None) -> float:
         """For how long it has been seen to get no event, whatever bytes came."""

@@ -171,6 +171,10 @@ TRANSFER_FALLBACKS = Metric(
     "pointsman_transfer_fallbacks",
     "Requests whose KV was to be moved and whose prompt was computed where they were answered after all, by reason.",
 )
+KV_LEFT_ALONE = Metric(
+    "pointsman_kv_left_alone",
+    "Times that a worker gave or took no KV for a while, as transfers in a row were of no use; by side: gives, takes.",
+)
 TRANSFER_BYTES = Metric("pointsman_transfer_bytes", "KV moved between engines for requests, where engines told.")
 TRANSFER_TIME = Metric("pointsman_transfer_seconds", "What moving KV took for a request, where engines told.")
 TRANSFER_SAVED = Metric(

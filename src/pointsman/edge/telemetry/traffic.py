@@ -41,6 +41,8 @@ class Traffic:
     """(kind, outcome) of requests whose KV was moved between engines, or was to be: see serving/legs."""
     transfer_fallbacks: Counter[str] = field(default_factory=Counter)
     """Requests whose KV was to be moved and was not, by reason: see serving/legs/why."""
+    kv_left_alone: Counter[str] = field(default_factory=Counter)
+    """Times that a worker's KV was left alone for a while, by side: gives, takes."""
     transfer_bytes: int = 0
     """Moved, as engines told."""
     transfer_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))

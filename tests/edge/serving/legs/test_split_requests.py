@@ -316,6 +316,28 @@ def test_kv_that_never_comes_is_computed() -> None:
     run_virtual(main)
 
 
+def test_kv_that_keeps_being_of_no_use_is_left_alone_and_tried_again() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, decodes=1) as fleet:
+            runner = fleet.engines[0].kv
+            usual = runner.transfer_answer
+            runner.transfer_answer = lambda sequences: None  # type: ignore[method-assign]
+            for _ in range(4):
+                _, task, _ = fleet.chat()
+                await task
+                await asyncio.sleep(6.0)
+            assert fallbacks(fleet) == {"unusable_answer": 3}, "the fourth was not split"
+            assert dict(fleet.frontends[0].traffic.kv_left_alone) == {"gives": 1, "takes": 1}
+            runner.transfer_answer = usual  # type: ignore[method-assign]
+            for held in list(runner.engine._held):
+                runner.engine.release_held(held)
+            await asyncio.sleep(30.0)
+            await judged(fleet, [fleet.chat()])
+            assert transfers(fleet) == {("apart", "fallback"): 3, ("apart", "moved"): 1}
+
+    run_virtual(main)
+
+
 # ---- clients that leave, drains, ends
 
 

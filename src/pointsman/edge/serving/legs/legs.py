@@ -95,6 +95,22 @@ class Legs:
         """End what nobody waits for."""
         await self._tasks.close()
 
+    def look(self) -> None:
+        """Say whose KV is left alone, and whose is tried again. Every second or so."""
+        for change in self._ledger.take_kv_changes():
+            side = "gives" if change.gives else "takes"
+            if change.off_ms is None:
+                _log.info("%s %s KV again, as a trial", change.worker, side)
+                continue
+            self._traffic.kv_left_alone[side] += 1
+            _log.warning(
+                "%s %s no KV for %.0f s: %d transfers in a row were of no use; see docs/disaggregation.md",
+                change.worker,
+                side,
+                change.off_ms / 1000,
+                change.failures,
+            )
+
     # ---- before anything is sent
 
     def split(self, exchange: Exchange, decision: Decision) -> Split | str | None:
@@ -215,7 +231,8 @@ class Legs:
         except (HandOverError, ValueError) as error:
             self._free(split)
             why = Why.UNUSABLE if split.is_prefill else Why.NOTHING_HELD
-            return self._falls_back(exchange, split, NotMovedError(str(error), why))
+            useless = NotMovedError(str(error), why, no_kv=split.is_prefill)
+            return self._falls_back(exchange, split, useless)
 
     def _complete(self, exchange: Exchange, split: Split, asked: Asked, found: Complete) -> Answered:
         call = split.call
@@ -289,7 +306,8 @@ class Legs:
             self._end(exchange, split, "failed")
             return failed
         reason = f"{split.answering.worker} did not go on from its KV: {failed.reason}"
-        return self._falls_back(exchange, split, NotMovedError(reason, Why.DECODE_REFUSED))
+        no_kv = failed.fault is not None  # a 4xx may be the client's, who could have everybody left alone then
+        return self._falls_back(exchange, split, NotMovedError(reason, Why.DECODE_REFUSED, no_kv=no_kv))
 
     # ---- endings
 
@@ -313,7 +331,9 @@ class Legs:
             split.calling.interrupt(NotMovedError("the other leg is not sent", Why.UNUSABLE))
         self._end(exchange, split, "fallback" if allowed else "failed")
         self._traffic.transfer_fallbacks[str(error.label)] += 1
-        self._ledger.apply(PrefillFailed(request_id, self._clock(), reason, error.fault, retry_after_ms))
+        self._ledger.apply(
+            PrefillFailed(request_id, self._clock(), reason, error.fault, retry_after_ms, no_kv=error.no_kv)
+        )
         what = f"prefill at {split.other.worker}" if split.is_prefill else f"KV of {split.other.worker}"
         then = "it computes the prompt itself"
         if not allowed:

@@ -25,6 +25,8 @@ class TransferCollector(Collector):
         yield counter(names.TRANSFERS, ("kind", "outcome"), traffic.transfers.items())
         fallbacks = (((reason,), number) for reason, number in traffic.transfer_fallbacks.items())
         yield counter(names.TRANSFER_FALLBACKS, ("reason",), fallbacks)
+        left_alone = (((side,), number) for side, number in traffic.kv_left_alone.items())
+        yield counter(names.KV_LEFT_ALONE, ("side",), left_alone)
         yield counter(names.TRANSFER_BYTES, (), [((), traffic.transfer_bytes)])
         yield counter(names.TRANSFER_SAVED, (), [((), traffic.transfer_saved_ms)])
         yield counter(names.TRANSFER_LOST, (), [((), traffic.transfer_lost_ms)])
