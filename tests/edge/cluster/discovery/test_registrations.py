@@ -99,5 +99,7 @@ def test_any_order_ends_alike(words: list[Registration], rng: object) -> None:
 
 
 def test_what_goes_over_the_bus() -> None:
-    message = WorkersMessage([Registration("a", 1.0, "x", RECORD, 5.0)], [DrainOrder("a", 1.0, "x", "why", 3.0)], 7)
+    message = WorkersMessage(
+        [Registration("a", 1.0, "x", RECORD, 5.0)], [DrainOrder("a", 1.0, "x", "why", 3.0)], number=7
+    )
     assert msgspec.json.decode(msgspec.json.encode(message), type=WorkersMessage) == message
