@@ -270,8 +270,8 @@ def _distance_text(results: Results) -> str:
         *("handover P50 ms", "handover P99 ms", "E2E P50 ms"),
     ]
     return (
-        "Times at 70 % of the most that one device's link takes. The first token comes from the prefill worker: the "
-        f"handover delays the second one.\n\n{report.table(header, lines)}"
+        "Times at 70 % of the most that one device's link takes. The first token comes from the worker that decodes: "
+        f"the handover delays it.\n\n{report.table(header, lines)}"
     )
 
 

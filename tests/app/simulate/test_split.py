@@ -161,9 +161,14 @@ class TestOneRequest:
         (ended,) = [event for event in run.told if isinstance(event, ev.TransferEnded)]
         assert ended.took_ms == pytest.approx(moved_ms(1600, network_link(LLAMA.gpu)))
 
-    def test_is_refused_where_the_worker_for_prefill_refuses_it(self) -> None:
-        outcome = scripted([ONE], split(max_context_tokens=1600), APART).outcome
-        assert outcome.status.tolist() == [Status.REJECTED]
+    @pytest.mark.parametrize("room", [1599, 1600, 1601])
+    def test_too_long_for_the_worker_for_prompts_is_computed_by_who_answers(self, play, room: int) -> None:
+        small = replace(LLAMA, kv_tokens=room)
+        groups = (WorkerGroup(small, 1, Role.PREFILL), WorkerGroup(LLAMA, 1, Role.DECODE))
+        setup = replace(split(), groups=groups, block_tokens=1)
+        outcome = play(Trace("one", [ONE], 0), setup).outcome
+        assert outcome.done.all()
+        assert (outcome.prefill_worker[0] == 0) == (room == 1601)
 
 
 ASKED: dict[str, Any] = {"prompt_tokens": 1600, "output_tokens": 5, "block_ids": tuple(range(100))}
