@@ -74,6 +74,17 @@ class TestClasses:
         assert len(set(column(ledger, Column.KV_GROUP, "other"))) == 1
         assert set(column(ledger, Column.KV_GROUP)) != set(column(ledger, Column.KV_GROUP, "other"))
 
+    def test_one_model_may_have_several_names_of_which_all_members_share_one(self) -> None:
+        ledger = fleet(
+            spec("a", models=("alias", "m")),
+            spec("b", models=("m",)),
+            spec("c", models=("m", "z")),
+            spec("d", models=("z",)),
+        )
+        a, b, c = column(ledger, Column.KV_GROUP)
+        assert a == b == c
+        assert column(ledger, Column.KV_GROUP, "z")[1] != c
+
     def test_one_that_tells_something_else_now_is_in_another_one(self) -> None:
         ledger = fleet(spec("a"), spec("b"))
         ledger.apply(ev.WorkerChanged(spec("a", replace(KV, dtype="bfloat16")), 1.0))

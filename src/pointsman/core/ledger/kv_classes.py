@@ -16,7 +16,8 @@ _LEARN = 0.25
 
 @dataclass(slots=True)
 class _Class:
-    model: str
+    models: frozenset[str]
+    """Names that all of its members serve."""
     shapes: Counter[KvShape] = field(default_factory=Counter)
     """What its members tell, without what does not matter between them; and how many tell it."""
     token_bytes: float = 0.0
@@ -34,14 +35,16 @@ class KvClasses:
         """The class of a worker that is new; 0: it passes no KV on."""
         if spec.kv is None:
             return 0
-        shape, model = _told(spec.kv), _model(spec)
+        shape, models = _told(spec.kv), _models(spec)
         for number, known in self._classes.items():
-            if known.model == model and all(mismatch(shape, other) is None for other in known.shapes):
+            common = known.models & models
+            if common and all(mismatch(shape, other) is None for other in known.shapes):
+                known.models = common
                 known.shapes[shape] += 1
                 return number
         number = self._next
         self._next += 1
-        self._classes[number] = _Class(model, Counter((shape,)))
+        self._classes[number] = _Class(models, Counter((shape,)))
         return number
 
     def left(self, number: int, spec: WorkerSpec) -> None:
@@ -111,6 +114,6 @@ def _told(kv: KvShape) -> KvShape:
     return replace(kv, gives=True, takes=True, parts=False, port=None)
 
 
-def _model(spec: WorkerSpec) -> str:
-    """A LoRA adapter is no model of its own, and the names of one model may be told in any order."""
-    return min((model for model in spec.models if model not in spec.adapters), default="")
+def _models(spec: WorkerSpec) -> frozenset[str]:
+    """A LoRA adapter is no model of its own."""
+    return frozenset(spec.models) - frozenset(spec.adapters)
