@@ -62,3 +62,24 @@ async def test_closing_the_server_cuts_streams_and_leaves_no_task(start: Any, ki
     await eventually(lambda: asyncio.all_tasks() == before)
     await server.close()
     assert server.state.runner.model.idle
+
+
+async def test_many_random_aborts_leave_nothing_behind(start: Any, kind: str) -> None:
+    pace = {"sim": {"profile": "tiny", "speedup": 20}, "embedded": {}}[kind]
+    server = (await start(num_blocks=128, max_num_seqs=8, **pace)).server
+    model, ended = server.state.runner.model, server.state.metrics.ended
+    readers = [await send(server, stream=bool(number % 2), max_tokens=5 + number % 90) for number in range(40)]
+    for number, (reader, writer) in enumerate(readers):
+        if number % 3 == 0:
+            writer.close()
+        elif number % 3 == 1:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.transport.abort()
+    for number, (reader, writer) in enumerate(readers):
+        if number % 3 == 2:
+            await reader.readuntil(b"data: [DONE]\n\n" if number % 2 else b"kv_transfer_params")
+            writer.close()
+    await eventually(lambda: model.idle and sum(ended.values()) == 40)
+    assert model.kv_use == 0
+    assert model.counters.finished + model.counters.aborted == 40
+    assert ended["length"] >= 13
