@@ -101,8 +101,9 @@ def _dispatched(request: Request, plan: Carried, view: FleetView, now_ms: float)
         row = view.workers.index(worker)
         return int(view.table[Column.CACHED_TOKENS, row]), bool(view.table[Column.EXACT, row])
 
-    pull = None if plan.pull is None else ev.PullLeg(plan.pull.source, plan.pull.tokens)
     if isinstance(plan, Aggregate):
+        pull = None if plan.pull is None else ev.PullLeg(plan.pull.source, plan.pull.tokens)
         return ev.Dispatched(request.id, plan.worker, now_ms, *held(plan.worker), pull=pull)
+    # A pull for the prefill leg is left out, as it is live.
     prefill = ev.PrefillLeg(plan.prefill, *held(plan.prefill))
-    return ev.Dispatched(request.id, plan.decode, now_ms, *held(plan.decode), prefill=prefill, pull=pull)
+    return ev.Dispatched(request.id, plan.decode, now_ms, *held(plan.decode), prefill=prefill)

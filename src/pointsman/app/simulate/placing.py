@@ -29,7 +29,7 @@ class Placed:
     prefill: ModelledWorker | None = None
     """That computes the prompt for it."""
     source: ModelledWorker | None = None
-    """That holds the beginning of the prompt for whoever computes it."""
+    """That holds the beginning of the prompt for it."""
     tokens: int = 0
     """How much of it."""
 
@@ -64,9 +64,8 @@ class Placing:
                 if not self._fallback:
                     self._ledger.apply(ev.Failed(request.id, now_ms, "its prompt could not be computed elsewhere"))
                     return Status.FAILED
-                prefill, pull = None, None
-            else:
-                pull = plan.pull
+                prefill = None
+            pull = plan.pull if isinstance(plan, Aggregate) else None
             if prefill is not None or worker.alive:
                 return self._placed(worker, prefill, pull)
             flight.tried.add(chosen)
