@@ -4,6 +4,10 @@ The life of a request is `Admitted`, then any number of `Dispatched` … `Attemp
 between them where its stream went on elsewhere), then for the last attempt `Dispatched`, `FirstToken`, `Progress`*, and
 exactly one of `Finished`, `Refused`, `Failed`, `Cancelled`. The last two
 may come at any point.
+
+A `Dispatched` with a prefill elsewhere or a pull is followed by at most one `PrefillEnded` and by a `TransferEnded` for
+each transfer, or by `PrefillFailed` before the first token. The first token says all of it where nobody did: the two
+others may come after it, but not after the attempt ended, and then tell only what they know.
 """
 
 from __future__ import annotations
