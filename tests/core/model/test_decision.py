@@ -87,3 +87,12 @@ def test_plans_have_numbers() -> None:
 def test_plans_are_shown_in_short() -> None:
     plans = [Aggregate(A), Aggregate(A, Pull(B, 8)), Disaggregate(A, B), Reject("nobody"), Wait(5.0)]
     assert [plan_text(plan) for plan in plans] == ["a/0", "a/0 < b/0", "a/0 > b/0", "nobody", "later"]
+
+
+def test_any_plan_that_was_judged_has_a_score() -> None:
+    decision = planned(0, Disaggregate(A, B))
+    asked = [Aggregate(A), Aggregate(B), Disaggregate(A, B), Aggregate(B, Pull(A, 8)), Disaggregate(B, A), Reject("no")]
+    assert [decision.score_of(plan) for plan in asked] == [4.0, 1.5, 1.0, 2.0, None, None]
+    assert planned(comparable=False).score_of(Disaggregate(A, B)) is None
+    assert made(Aggregate(B)).score_of(Disaggregate(A, B)) is None
+    assert decision.score_of(Aggregate(WorkerId("x/0"))) is None

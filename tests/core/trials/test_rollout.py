@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
-from pointsman.core.model.plan import Aggregate, Reject
+from pointsman.core.model.plan import Aggregate, Disaggregate, Reject
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.model.worker import WorkerId
@@ -18,6 +19,7 @@ from pointsman.core.policies.round_robin import RoundRobin
 from pointsman.core.trials.arms import Arm, By, Split
 from pointsman.core.trials.rollout import Rollout
 from pointsman.core.trials.shadow import ShadowTally, predicted_saving_ms
+from support.plan_fleets import backlog, decide, fleet, link, times
 
 VIEW = FleetView.of(["a/0", "b/0", "c/0"], running=[3, 1, 2], last_dispatch=[1, 3, 2])
 
@@ -65,3 +67,20 @@ def test_a_shadow_is_counted() -> None:
     tally.add(made("none", [], None), made("none", [], None), 0.5)
     tally.fail(1.0)
     assert tally == ShadowTally(decisions=3, agreed=2, failed=1, spent_ms=2.5, compared=2, saved_ms=-20.0)
+
+
+def test_who_computes_the_prompt_counts_where_decisions_are_compared() -> None:
+    view = fleet("ppd", **backlog("ppd", w2=20_000))
+    acting = decide(view, times(view, link(1e6)))
+    assert acting.prefill_worker is not None
+    prefill = WorkerId("w0/0" if acting.prefill_worker == "w1/0" else "w1/0")
+    other = replace(acting, plan=Disaggregate(prefill, WorkerId("w2/0")))
+    alone = replace(acting, plan=Aggregate(WorkerId("w2/0")))
+    tally = ShadowTally()
+    for shadow in (acting, other, alone):
+        tally.add(acting, shadow, 0.5)
+    assert acting.plans is not None
+    assert (tally.decisions, tally.agreed) == (3, 1)
+    saved = predicted_saving_ms(acting, alone)
+    assert saved == pytest.approx(acting.plans.scores.min() - acting.scores[2])
+    assert saved < 0

@@ -143,6 +143,19 @@ class Decision:
             return float(plans.scores[plans.chosen])
         return float(self.scores[row])
 
+    def score_of(self, plan: Plan) -> float | None:
+        """Of any plan that was judged, in `unit`; None for one that was not."""
+        worker = answering(plan)
+        if worker is None or worker not in self.view.workers:
+            return None
+        if isinstance(plan, Aggregate) and plan.pull is None:
+            return float(self.scores[self.view.workers.index(worker)])
+        plans = self.plans
+        if plans is None or not plans.comparable:
+            return None
+        numbers = [n for n in range(len(plans.scores)) if n not in plans.excluded and self.plan_of(n) == plan]
+        return float(plans.scores[numbers[0]]) if numbers else None
+
     def plan_of(self, number: int) -> Plan:
         """One of `plans` by its number."""
         plans, workers = self.plans, self.view.workers

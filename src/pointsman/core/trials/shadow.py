@@ -13,7 +13,7 @@ class ShadowTally:
 
     decisions: int = 0
     agreed: int = 0
-    """Decisions for the same worker, or of both for none."""
+    """Decisions for the same workers, or of both for none."""
     failed: int = 0
     spent_ms: float = 0.0
     """In its decisions."""
@@ -26,7 +26,8 @@ class ShadowTally:
         """One request that both decided, on the same view."""
         self.decisions += 1
         self.spent_ms += spent_ms
-        self.agreed += acting.worker == shadow.worker
+        nobody = acting.worker is None and shadow.worker is None
+        self.agreed += nobody or acting.plan == shadow.plan
         saved_ms = predicted_saving_ms(acting, shadow)
         if saved_ms is not None:
             self.compared += 1
@@ -48,5 +49,5 @@ def predicted_saving_ms(acting: Decision, shadow: Decision) -> float | None:
     judge = next((one for one in (acting, shadow) if one.unit == "ms"), None)
     if judge is None:
         return None
-    workers = judge.view.workers
-    return float(judge.scores[workers.index(acting.worker)] - judge.scores[workers.index(shadow.worker)])
+    done, instead = judge.score_of(acting.plan), judge.score_of(shadow.plan)
+    return None if done is None or instead is None else done - instead
