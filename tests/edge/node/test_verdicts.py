@@ -52,8 +52,9 @@ def test_where_no_card_says_a_speed_none_is_asked_for(link: LinkProbe) -> None:
     assert judged({("a", "b"): link}) == ()
 
 
-def test_cards_faster_than_tcp_are_measured_by_what_tcp_reaches() -> None:
-    assert judged({("a", "b"): probe(3.0, ports=(400.0, 400.0))}) == ()
+def test_cards_faster_than_one_connection_are_asked_for_ten_gigabits() -> None:
+    assert judged({("a", "b"): probe(1.3, ports=(400.0, 400.0))}) == ()
+    assert "negotiated at 10 GbE?" in judged({("a", "b"): probe(1.17, ports=(400.0, 400.0))})[0].text
 
 
 def test_a_rate_that_is_no_ports_speed_points_elsewhere() -> None:

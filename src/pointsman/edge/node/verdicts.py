@@ -11,9 +11,9 @@ from pointsman.edge.transfer.negotiation import TCP
 from pointsman.edge.transfer.probe.interface import Interface
 
 _SHARE_OF_NOMINAL = 0.2
-"""Below it a link is bad. One TCP stream of one thread reaches 0.2 to 0.3 of a 100 Gb/s card, near all of a slower."""
-_MOST_NOMINAL_GBIT = 100.0
-"""What faster cards are measured by, since TCP reaches no more of them."""
+"""Below it a link is bad …"""
+_MOST_ASKED_GBIT = 10.0
+"""… unless it is faster than that: one TCP connection and one thread do not fill a card of 100 Gb/s and more."""
 _SHARE_OF_SIBLINGS = 1 / 3
 _SHARE_OF_BACK = 1 / 3
 """Of the other direction of the same link."""
@@ -114,7 +114,7 @@ def _slow_machines(directions: Sequence[Direction], named: set[tuple[str, str]])
 def _below_nominal(direction: Direction, rest: Sequence[Direction], all_: Sequence[Direction]) -> str | None:
     nominal = nominal_gbit_per_s(direction)
     rate = direction.largest.gb_per_s
-    if nominal is None or rate * 8 >= _SHARE_OF_NOMINAL * min(nominal, _MOST_NOMINAL_GBIT):
+    if nominal is None or rate * 8 >= min(_SHARE_OF_NOMINAL * nominal, _MOST_ASKED_GBIT):
         return None
     said = f"{_rate(rate)} over {_slower_end(direction)}, which says {nominal:g} Gb/s"
     return f"{_way(direction)}: {said}: {100 * rate * 8 / nominal:.2g} %; {_why(rate)}"

@@ -12,7 +12,7 @@ from pointsman.edge.configuration.links_file import SavedLink
 from pointsman.edge.serving.clock import Clock
 from pointsman.edge.serving.tasks import OwnedTasks
 
-SLICE = 64
+SLICE = 32
 """Measurements that are told in one turn of the event loop; what is learned of them takes some 5 ms."""
 
 _log = logging.getLogger("pointsman.serving")
