@@ -272,6 +272,7 @@ class Taker(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
             self.done.set_exception(ConnectionResetError("the connection ended before all had come"))
+            self.done.exception()  # who waited may be gone
 
 
 async def fetched(host: str, port: int, name: str) -> int:
