@@ -40,9 +40,9 @@ class NodesInThread:
         self._thread.join()
         self._loop.close()
 
-    def node(self, **settings: Any) -> str:
+    def node(self, kind: type[NodeServer] = NodeServer, **settings: Any) -> str:
         """The URL of another one."""
-        server = NodeServer(time.monotonic, **({"token": Secret(TOKEN)} | settings))
+        server = kind(time.monotonic, **({"token": Secret(TOKEN)} | settings))
         self.run(server.start("127.0.0.1", 0, 0))
         self._open.append(server)
         return f"http://127.0.0.1:{server.port}"

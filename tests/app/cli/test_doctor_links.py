@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from pointsman.app.cli import doctor_links_output as output
 from pointsman.app.cli import main
 from pointsman.edge.configuration.links_file import load_links
+from pointsman.edge.node.server import NodeServer
 from pointsman.edge.node.verdicts import verdicts
 from support.nodes_in_thread import TOKEN, NodesInThread
 from support.probed_links import probe, surveyed
@@ -77,6 +79,27 @@ def test_a_node_that_is_away_does_not_keep_the_others_from_being_measured(
     assert "node http://127.0.0.1:1: can't be reached (connection refused)" in out
     assert "does `pointsman node` run there?" in err
     assert len(load_links(save).links) == 2
+
+
+class Dying(NodeServer):
+    """Gives out a ticket, and is no more."""
+
+    async def _ticket(self, request: web.Request) -> web.Response:
+        answer = await super()._ticket(request)
+        await self.probes.close()
+        return answer
+
+
+def test_a_node_that_dies_in_the_middle_is_named_and_the_rest_is_measured(
+    nodes: NodesInThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = tmp_path / "links.yaml"
+    urls = of("a=" + nodes.node(), "b=" + nodes.node(), "c=" + nodes.node(Dying))
+    assert asked(*urls, "--save", str(save)) == 1
+    out, _ = capsys.readouterr()
+    assert "a – c: node http://127.0.0.1:" in out
+    assert "no connection to 127.0.0.1:" in out
+    assert {(link.source, link.target) for link in load_links(save).links} == {("a", "b"), ("b", "a")}
 
 
 def test_where_nothing_can_be_measured_nothing_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
