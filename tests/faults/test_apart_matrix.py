@@ -18,13 +18,18 @@ from support.virtual.loop import VirtualLoop, run_virtual
 
 BACK_S = 90.0
 _QUICK = {"kill -9", "SIGSTOP", "connection reset", "500s", "slow loris", "half-open TCP", "restart with empty cache"}
+_QUICK_MOMENTS = {
+    (Side.PREFILL, Moment.PREFILL),
+    (Side.PREFILL, Moment.TRANSFER),
+    (Side.DECODE, Moment.TRANSFER),
+}
 
 
 def cells() -> list[Any]:
     """Fault, side, moment, front ends."""
     found = []
     for fault, side, moment, frontends in itertools.product(FAULTS, Side, Moment, (1, 3)):
-        quick = frontends == 1 and fault.name in _QUICK and moment is not Moment.BETWEEN
+        quick = frontends == 1 and fault.name in _QUICK and (side, moment) in _QUICK_MOMENTS
         name = f"{fault.name}-{side}-{moment}-{frontends}"
         marks = () if quick else pytest.mark.faults
         found.append(pytest.param(fault, side, moment, frontends, id=name, marks=marks))
