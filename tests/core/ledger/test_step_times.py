@@ -18,6 +18,7 @@ from pointsman.core.ledger import step_times, watch
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.ledger.snapshot import TimesSnapshot
 from pointsman.core.ledger.step_times import class_name
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec, worker_id
 from pointsman.core.timing.interval import Interval
@@ -271,3 +272,30 @@ class TestWorkers:
         ledger.apply(ev.Tick(1.0))
         assert ledger.timing == {}
         assert ledger.snapshot().workers[0].times is None
+
+
+def test_who_answers_prompts_that_others_compute_is_thought_to_need_as_long_for_them_as_those() -> None:
+    """A fleet that only splits: `both` computed no prompt, and is asked how long it would take for one."""
+    kv = KvShape(HandShake.BLOCKS, 16, bytes_per_token=1000)
+    ledger = Ledger(step_priors={})
+    for one in (spec("p", role=Role.PREFILL, kv=kv), spec("both", kv=kv)):
+        ledger.apply(ev.WorkerJoined(one, 0.0))
+    rng, now_ms = random.Random(3), 0.0
+    for number in range(30):
+        name, prompt = f"r{number}", rng.randint(500, 4000)
+        ledger.apply(ev.Admitted(Request(name, "m", now_ms, prompt), now_ms))
+        ledger.apply(ev.Dispatched(name, worker_id("both"), now_ms, prefill=ev.PrefillLeg(worker_id("p"))))
+        now_ms += 3 + 0.4 * prompt
+        ledger.apply(ev.PrefillEnded(name, now_ms))
+        now_ms += 20
+        ledger.apply(ev.TransferEnded(name, now_ms))
+        ledger.apply(ev.FirstToken(name, now_ms))
+        for _ in range(4):
+            now_ms += 5.0 * REPORT_EVERY
+            ledger.apply(ev.Progress(name, now_ms, REPORT_EVERY))
+        ledger.apply(ev.Finished(name, now_ms, output_tokens=1 + 4 * REPORT_EVERY))
+        ledger.apply(ev.Tick(now_ms))
+    times = ledger.timing
+    assert times[worker_id("p")].step.step_ms(0, 0, 3000, 3000**2) == pytest.approx(1200, rel=0.15)
+    assert times[worker_id("both")].step.step_ms(0, 0, 3000, 3000**2) == pytest.approx(1200, rel=0.15)
+    assert times[worker_id("both")].step.step_ms(1, 3000, 0) == pytest.approx(5.0, rel=0.1)

@@ -1,8 +1,9 @@
 """StepTimes: step times of the fleet's workers, learned from the requests that the ledger hears of.
 
-Workers of one class (same profile, or same kind of engine, model, GPUs and role) learn together. A class with a profile
-begins with the profile's times; one without begins when its first intervals came, with the usual proportions of an
-engine at the speed that they show. Everything is done with the tick and bounded: so many events and intervals a second.
+Workers of one class (same profile, or same kind of engine, model, GPUs and role) learn together, and classes that
+differ by the role alone lend each other what one of them never computed. A class with a profile begins with the
+profile's times; one without begins when its first intervals came, with the usual proportions of an engine at the speed
+that they show. Everything is done with the tick and bounded: so many events and intervals a second.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class StepTimes:
         prior = self._priors.get(spec.profile) if spec.profile is not None else None
         if prior is not None:
             self._learned.believe(name, prior)
+        self._learned.relate(name, class_name(replace(spec, role=Role.BOTH)))
         return name
 
     # ---- learning

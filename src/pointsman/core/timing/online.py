@@ -4,6 +4,9 @@ A class is workers that should be alike: same GPU, model, engine, parallelism. T
 together; a worker that is slower than its like (heat, a noisy neighbour) shows as a factor above 1, and the class
 stays. What all workers of a class share moves into the coefficients again.
 
+Classes that are the same engines in other roles are a family: what one of them never computed is taken from another
+one (`core/timing/borrowed.py`), so that workers that only decode are known to take some time for prompts.
+
 After a join the first intervals that take far longer than predicted are set aside: they are compilation or loading, or
 the truth, which only repetition can tell. Three in a row that agree are the truth, and so are eight that do not: where
 a prior is wrong by another factor for prompts than for tokens, no three of a mixture need agree.
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.timing.borrowed import borrow
 from pointsman.core.timing.interval import Interval
 from pointsman.core.timing.prediction import Load, ttft_ms
 from pointsman.core.timing.regression import StepRegression
@@ -42,6 +46,8 @@ _ANCHOR = 0.1
 """Share of what the workers of a class have in common that moves into its coefficients, each interval."""
 _ANCHORED_TOGETHER = 32
 """Workers of a class: of twice as many it moves with every second interval, and so on, so much the further."""
+_LENDS_ALWAYS, _LENDS_EVERY = 8.0, 8
+"""Intervals up to which a class with a family tells it of each; later of one in so many."""
 _STEP_P90, _TTFT_P90 = 1.25, 2.0
 """Actual over predicted, before anything is known."""
 
@@ -81,6 +87,17 @@ class LearnedTimes:
         self._members: dict[str, dict[str, _Worker]] = {}
         self._not_anchored: dict[str, int] = {}
         """Intervals of a class since what its workers have in common moved."""
+        self._families: dict[str, set[str]] = {}
+        """Class → its family, of which all members share one set."""
+
+    def relate(self, class_name: str, family: str) -> None:
+        """A class is the same engines as all those of its family, in another role. `family`: the name of one of it."""
+        if class_name == family or self._families.get(family, set()) & {class_name}:
+            return
+        members = self._families.setdefault(family, {family})
+        members.add(class_name)
+        self._families[class_name] = members
+        self._lend(class_name)
 
     def believe(self, class_name: str, prior: StepCoefficients) -> None:
         """What is thought of a class of which nothing was seen. A class that learned already keeps what it learned."""
@@ -206,6 +223,17 @@ class LearnedTimes:
         known = self._workers.get(worker)
         return None if known is None else known.first_tokens.error
 
+    # ---- families
+
+    def _lend(self, class_name: str) -> None:
+        """Others of its family expect what it found, from now on, and it expects what they did."""
+        family = self._families.get(class_name)
+        if family is None:
+            return
+        known = {one: self._classes[one] for one in sorted(family) if one in self._classes}
+        for name, regression in known.items():
+            borrow(regression, (other for one, other in known.items() if one != name))
+
     # ---- learning
 
     def _class(self, name: str) -> StepRegression:
@@ -216,6 +244,7 @@ class LearnedTimes:
                 raise ConfigError(f"no prior step times for workers of class {name!r}: give some, or a default")
             regression = self._classes[name] = StepRegression(prior, self._memory)
             self._members[name] = {}
+            self._lend(name)
         return regression
 
     def _set_aside(self, known: _Worker, regression: StepRegression, interval: Interval) -> None:
@@ -258,6 +287,8 @@ class LearnedTimes:
             if anchors:
                 self._anchor(members, regression, _ANCHOR if intervals == 1 else 1.0 - (1.0 - _ANCHOR) ** intervals)
         known.weight += interval.weight
+        if regression.weight < _LENDS_ALWAYS or int(regression.weight) % _LENDS_EVERY == 0:
+            self._lend(known.class_name)
 
     def _watch(
         self, known: _Worker, regression: StepRegression, deviations: float, weight: float, *, alone: bool

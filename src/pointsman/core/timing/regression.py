@@ -13,6 +13,7 @@ Normal equations are kept, not their inverse; both are six by six.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ _MEDIAN_DEVIATION = 0.674
 _OVERHEAD_SCALE_MS = 20.0
 _LEAST_STEP = 0.01
 """Of the prior's a: a step takes some time, whatever noise makes of it."""
+_LEAST_TOLD_SD = 0.05
+"""In units of a coefficient's scale: what others found to be nothing may be something."""
 _RIDGE = 1e-9
 """Of the diagonal: what intervals of one kind alone say can be solved, however much of it there is."""
 
@@ -76,6 +79,9 @@ class StepRegression:
         common = np.where(np.arange(len(FEATURES)) < 5, mean, 0.0)
         self._prior_mean: Vector = mean
         self._prior_common: Vector = _COMMON_SD**2 * np.outer(common, common)
+        self._told = False
+        self._told_sd: Vector = np.zeros(len(FEATURES))
+        """Of the prior of coefficients of which others told; 0: nobody did."""
         covariance = self._prior_covariance(mean)
         self._information = np.zeros_like(covariance)
         self._right: Vector = np.zeros(len(FEATURES))
@@ -114,6 +120,35 @@ class StepRegression:
         row = np.array(interval.features) * self._scale
         size = max(self.predicted_ms(interval), 1e-9)
         return math.sqrt(max(0.0, float(row @ self._covariance @ row))) / size
+
+    def evidence(self, work: Interval) -> float:
+        """What was seen of how long such work takes, as one over the relative variance; 0: nothing but the prior.
+
+        What plain proportions say of it, from other work that was seen, is no evidence.
+        """
+        row = np.array(work.features) * self._scale
+        size = max(self.predicted_ms(work), 1e-9)
+        variance = max(1e-12, float(row @ self._covariance @ row))
+        unseen = float(np.square(row) @ self._own_variance(self._values))
+        return max(0.0, size**2 * (1 / variance - 1 / unseen))
+
+    def expect(self, step: StepCoefficients, features: Sequence[str], relative_sd: float) -> None:
+        """Let the prior of some coefficients be what others found, whatever the common factor of the rest is."""
+        told = (
+            step.a_ms,
+            step.b_ms_per_sequence,
+            step.c_ms_per_1000_context_tokens,
+            step.d_ms_per_prefill_token,
+            step.q_ms_per_square_token,
+        )
+        self._told = True
+        for feature in features:
+            one = FEATURES.index(feature)
+            value = told[one] / float(self._scale[one])
+            self._prior_mean[one] = value
+            self._told_sd[one] = max(relative_sd * value, _LEAST_TOLD_SD)
+            self._prior_common[one, :] = self._prior_common[:, one] = 0.0
+        self._solve()
 
     def learn(self, interval: Interval, *, factor: float = 1.0, factor_sd: float = 0.0) -> None:
         """Take one interval in, of a worker that takes `factor` times as long as its class, as far as is known."""
@@ -155,11 +190,14 @@ class StepRegression:
         self._solve()
 
     def _prior_covariance(self, values: Vector) -> Vector:
+        covariance: Vector = np.diag(self._own_variance(values)) + self._prior_common
+        return covariance
+
+    def _own_variance(self, values: Vector) -> Vector:
         # Wider where more is there than the prior says: twenty times as much is not twenty deviations. The root, as
         # three times as much of everything is common.
         own: Vector = np.square(np.array(_OWN_SD)) * np.maximum(1.0, values)
-        covariance: Vector = np.diag(own) + self._prior_common
-        return covariance
+        return np.where(self._told_sd > 0, np.square(self._told_sd), own) if self._told else own
 
     def _solve(self) -> None:
         variance = self.noise**2
