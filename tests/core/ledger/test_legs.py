@@ -324,6 +324,22 @@ class TestHealth:
         assert ledger.exclusions()[P] is Exclusion.FAILING
         assert ledger.exclusions()[D] is Exclusion.NONE
 
+    def test_a_retry_because_of_the_other_worker_is_budgeted_and_blames_nobody_twice(self) -> None:
+        ledger = fleet()
+        fault = Fault.SERVER_ERROR
+        for number in range(200):
+            if not ledger.may_retry(0.0):
+                break
+            asked = request(f"r{number}")
+            dispatched(ledger, 0.0, asked)
+            ledger.apply(ev.PrefillFailed(asked.id, 0.0, "500", fault))
+            ledger.apply(ev.AttemptFailed(asked.id, 0.0, "500", fault, of_other=True))
+            ledger.apply(ev.Cancelled(asked.id, 0.0))
+        assert 50 < number < 199
+        faults = {worker.id: worker.faults.counts for worker in ledger.snapshot().workers}
+        assert (faults[P], faults[D]) == ({fault: number}, {})
+        assert numbers(ledger, "p") == numbers(ledger, "d") == REST
+
     def test_a_worker_that_waits_for_kv_is_not_taken_to_be_silent(self) -> None:
         settings = HealthSettings(heartbeat_ms=2_000.0)
         ledger = fleet(spec("p", role=Role.PREFILL), spec("d"), spec("s"), health=settings, step_priors={})

@@ -304,6 +304,8 @@ class AttemptFailed:
     """None: not the worker's."""
     retry_after_ms: float | None = None
     """For how long it asked to be left alone, where it is overloaded."""
+    of_other: bool = False
+    """The fault is of the worker that was to compute its prompt, and `PrefillFailed` told of it."""
 
 
 @dataclass(frozen=True, slots=True)

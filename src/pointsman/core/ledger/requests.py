@@ -109,7 +109,8 @@ class Requests:
     def attempt_failed(self, event: ev.AttemptFailed) -> None:
         """Its worker failed it; it waits for another one."""
         flight, entry = self._running(event.request_id)
-        self._fleet.request_failed(entry, flight, event)
+        if not event.of_other:
+            self._fleet.request_failed(entry, flight, event)
         self._stays.forget_unless_started(flight, entry)
         if flight.legs is not None:
             self._legs.ended(flight, event.at_ms, answered=False)

@@ -161,6 +161,11 @@ def pairs(view: FleetView, givers: Rows, takers: Rows) -> Mask:
     return possible
 
 
+def some_pair(view: FleetView) -> bool:
+    """Whether the prompt can be computed by one worker for another one at all."""
+    return bool(pairs(view, giving_rows(view), taking_rows(view)).any())
+
+
 def token_bytes(view: FleetView, givers: Rows) -> NDArray[np.float64]:
     """KV bytes of a token that each of them gives; `USUAL_TOKEN_BYTES` where nobody says."""
     told = view.table[Column.KV_TOKEN_BYTES, givers]

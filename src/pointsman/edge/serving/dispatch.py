@@ -206,7 +206,7 @@ class Dispatcher:
             if failed is None:
                 return
             exchange.worker = None
-            tried.add(worker)
+            tried.add(failed.worker)
             if not self.elsewhere.goes(exchange, failed, tried):
                 return
 

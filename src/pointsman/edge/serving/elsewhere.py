@@ -13,6 +13,7 @@ from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.migration import Mechanism
 from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.pairs import some_pair
 from pointsman.edge.serving.answers import reasons
 from pointsman.edge.serving.attempt import Ending
 from pointsman.edge.serving.breaks import CutShortError, DivergedError, EngineTimeoutError, InterruptedHereError
@@ -66,14 +67,14 @@ class Elsewhere:
         if exchange.responder.started:
             return self._goes_on(exchange, failed)
         if isinstance(failed.error, InterruptedHereError):
-            return self._taken_away(exchange, failed, failed.error)
+            return self._taken_away(exchange, failed, failed.error, tried)
         refusal = exchange.tries.refusal(failed.fault, budget_left=self._ledger.may_retry(self._clock()))
         if refusal is not None or failed.fault is None:
             self._give_up(exchange, failed, refusal or NoRetry.NOT_THE_ENGINE)
             return False
-        if failed.fault not in NOT_REACHED:
+        if failed.of_other or failed.fault not in NOT_REACHED:
             view = self._ledger.view(exchange.request, tried)
-            if not view.eligible.any():
+            if not (some_pair(view) if failed.of_other else view.eligible.any()):
                 self._give_up(exchange, failed, NoRetry.NOBODY, reasons(view))
                 return False
         exchange.tries.used(failed.fault)
@@ -87,7 +88,7 @@ class Elsewhere:
         if failed is not None and exchange.responder.started:
             why = f"no worker could go on with it ({reasons(decision.view)})"
             self._break(exchange, failed, "no_worker", why, told=True)
-        elif failed is None or failed.fault in NOT_REACHED:
+        elif failed is None or (failed.fault in NOT_REACHED and not failed.of_other):
             self._endings.rejected(exchange, decision)
         else:
             self._give_up(exchange, failed, NoRetry.NOBODY, reasons(decision.view), told=True)
@@ -116,10 +117,15 @@ class Elsewhere:
 
     # ---- before the first byte
 
-    def _taken_away(self, exchange: Exchange, failed: FailedAttempt, error: InterruptedHereError) -> bool:
+    def _taken_away(
+        self, exchange: Exchange, failed: FailedAttempt, error: InterruptedHereError, tried: set[WorkerId]
+    ) -> bool:
         """Its worker was given up before it answered: its connection is closed there, so nothing computes on."""
         if not error.goes_on:
             self._endings.failed(exchange, 503, str(error), retry_after_s=1.0, code="stopping", fault=failed.fault)
+            return False
+        if failed.of_other and not some_pair(view := self._ledger.view(exchange.request, tried)):
+            self._give_up(exchange, failed, NoRetry.NOBODY, reasons(view))
             return False
         if failed.fault is not None:
             exchange.tries.used(failed.fault)
@@ -133,11 +139,15 @@ class Elsewhere:
     ) -> None:
         """The client gets the last engine's answer, or what is wrong. `told`: the ledger knows of the fault."""
         self._traffic.retries_refused[why.value] += 1
-        fault = None if told else failed.fault
+        fault = None if told or failed.of_other else failed.fault
         if failed.ending is Ending.HELD and failed.relay is not None:
             self._endings.given_up(exchange, failed.worker, failed.relay, fault)
             return
         text = f"{why.text} ({more})" if more else why.text
+        if failed.of_other:
+            message = f"prefill at {failed.worker} failed: {failed.reason}; {text}"
+            self._endings.failed(exchange, 503, message, retry_after_s=1.0, code="transfer_failed")
+            return
         if isinstance(failed.error, EngineTimeoutError):
             status, message = 504, f"{failed.reason}; {text}"
         elif failed.fault in NOT_REACHED or failed.relay is None:
@@ -254,7 +264,10 @@ class Elsewhere:
     def _left(self, exchange: Exchange, failed: FailedAttempt) -> None:
         exchange.failed_at.append(failed.worker)
         asked_ms = None if failed.relay is None else failed.relay.retry_after_ms
-        self._ledger.apply(AttemptFailed(exchange.request.id, self._clock(), failed.reason, failed.fault, asked_ms))
+        request_id, of_other = exchange.request.id, failed.of_other
+        self._ledger.apply(
+            AttemptFailed(request_id, self._clock(), failed.reason, failed.fault, asked_ms, of_other=of_other)
+        )
 
 
 def _rest(exchange: Exchange, prompt_tokens: int, generated: int) -> Request:

@@ -27,6 +27,8 @@ class FailedAttempt:
     """It failed a question about the request, which it never got."""
     trouble: PointsmanError | None = None
     """What went wrong before there was a connection to speak of."""
+    of_other: bool = False
+    """`worker` was to compute the prompt for the one that answers, which serves halves only and did not fail."""
 
     @property
     def taken(self) -> bool:

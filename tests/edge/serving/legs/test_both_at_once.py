@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.edge.engines.openai_server.listener import Route
+from pointsman.edge.serving.failover import FailoverSettings
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 from support.virtual.apart import apart
@@ -20,6 +21,7 @@ from support.virtual.loop import VirtualLoop, run_virtual
 from support.virtual.scene import wrong
 
 SHAPE = KvShape(HandShake.SGLANG, 16, port=8998)
+HALVES = replace(SHAPE, alone=False)
 JSON = ((b"content-type", b"application/json"),)
 ANSWER = {
     "id": "p",
@@ -41,6 +43,9 @@ class Rooms:
 
     status: int = 200
     """Of prefill legs."""
+    failing: int | None = None
+    """The only engine that answers its prefill legs so; None: all do."""
+    prefills: int = 1
     prefill_s: float = 0.5
     late_s: float = 0.0
     """That the prefill leg's answer comes after the KV."""
@@ -52,7 +57,9 @@ class Rooms:
             assert engine.server is not None
             routes = engine.server._routes
             usual = routes["POST", "/v1/chat/completions"]
-            routes["POST", "/v1/chat/completions"] = self._wrapped(f"e{number}", usual, is_prefill=number == 0)
+            routes["POST", "/v1/chat/completions"] = self._wrapped(
+                f"e{number}", usual, is_prefill=number < self.prefills
+            )
 
     def _wrapped(self, name: str, usual: Route, *, is_prefill: bool) -> Route:
         async def meets(request: IncomingRequest, responder: Responder) -> None:
@@ -60,10 +67,16 @@ class Rooms:
             if "bootstrap_room" not in body:
                 await usual(request, responder)
                 return
-            assert (body["bootstrap_host"], body["bootstrap_port"]) == ("e0.engines", 8998)
+            host = body["bootstrap_host"].removesuffix(".engines")
+            assert body["bootstrap_port"] == 8998
+            assert host == name if is_prefill else host in [f"e{number}" for number in range(self.prefills)]
             room = self.rooms[body["bootstrap_room"]]
             try:
-                await (self._prefill(room, responder) if is_prefill else self._decode(room, request, responder, usual))
+                await (
+                    self._prefill(name, room, responder)
+                    if is_prefill
+                    else self._decode(room, request, responder, usual)
+                )
                 self.seen.append(f"{name} ended")
             except asyncio.CancelledError:
                 self.seen.append(f"{name} cancelled")
@@ -71,8 +84,8 @@ class Rooms:
 
         return meets
 
-    async def _prefill(self, room: Room, responder: Responder) -> None:
-        if self.status != 200:
+    async def _prefill(self, name: str, room: Room, responder: Responder) -> None:
+        if self.status != 200 and self.failing in (None, int(name[1:])):
             responder.send(self.status, JSON, json.dumps({"error": {"message": "no"}}).encode())
             return
         await asyncio.sleep(self.prefill_s)
@@ -87,11 +100,14 @@ class Rooms:
         await usual(request, responder)
 
 
-def scene(main: Any, *, rooms: Rooms | None = None, decodes: int = 1) -> None:
+def scene(
+    main: Any, *, rooms: Rooms | None = None, prefills: int = 1, decodes: int = 1, kv: KvShape = SHAPE, **settings: Any
+) -> None:
     rooms = rooms or Rooms()
+    rooms.prefills = prefills
 
     async def run(loop: VirtualLoop) -> None:
-        async with apart(loop, decodes=decodes, kv=SHAPE) as fleet:
+        async with apart(loop, prefills, decodes, kv=kv, **settings) as fleet:
             rooms.install(fleet)
             await main(fleet, rooms)
             await fleet.until(lambda: not fleet.at_rest(), 5.0)
@@ -196,3 +212,113 @@ def test_a_client_that_leaves_ends_both() -> None:
         await fleet.until(lambda: sorted(rooms.seen) == ["e0 cancelled", "e1 cancelled"], 5.0)
 
     scene(main)
+
+
+# ---- engines that serve halves only
+
+
+def retried(fleet: VirtualFleet) -> int:
+    return sum(fleet.frontends[0].traffic.retries.values())
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_halves_whose_prompt_was_not_computed_are_asked_of_another_pair(status: int) -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat(), fleet.plain(), fleet.chat(), fleet.plain()]
+        await judged(fleet, asked)
+        first = rooms.seen.count("e0 ended")
+        assert first > 0, "the one that fails was asked, too"
+        assert retried(fleet) == sum(fallbacks(fleet).values()) == first
+        assert [answer.header(b"x-pointsman-prefill-worker") for answer, _, _ in asked] == [b"e1/0"] * 4
+        assert {answer.header(b"x-pointsman-worker") for answer, _, _ in asked} == {b"e2/0"}
+        decodes = next(w for w in fleet.frontends[0].ledger.snapshot().workers if w.id == "e2/0")
+        assert not decodes.faults.counts, "it did nothing wrong"
+
+    scene(main, rooms=Rooms(status=status, failing=0), prefills=2, kv=HALVES)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_halves_whose_engine_for_prompts_dies_are_asked_of_another_pair(plain: bool) -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.plain() if plain else fleet.chat() for _ in range(4)]
+        await asyncio.sleep(0.3)
+        fleet.engines[0].kill()
+        await judged(fleet, asked)
+        assert fallbacks(fleet) == {"lost": retried(fleet)}
+        assert retried(fleet) > 0
+
+    scene(main, prefills=2, kv=HALVES)
+
+
+def test_halves_whose_engine_for_prompts_is_not_there_are_asked_of_another_pair() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        fleet.engines[0].kill()
+        await judged(fleet, [fleet.chat() for _ in range(4)])
+        assert set(fallbacks(fleet)) == {"unreachable"}
+
+    scene(main, prefills=2, kv=HALVES)
+
+
+def test_halves_whose_engine_for_prompts_is_stopped_are_asked_of_another_pair() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat() for _ in range(4)]
+        await asyncio.sleep(0.3)
+        fleet.engines[0].stop()
+        await judged(fleet, asked)
+        assert fallbacks(fleet) == {"worker_given_up": retried(fleet)}
+        assert retried(fleet) > 0
+        fleet.engines[0].go_on()
+
+    scene(main, rooms=Rooms(prefill_s=30.0), prefills=2, kv=HALVES)
+
+
+def test_halves_are_taken_away_from_an_engine_for_prompts_that_drains() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat() for _ in range(4)]
+        await asyncio.sleep(0.3)
+        fleet.frontends[0].drains.begin("e0", "the test says so", 0.0)
+        await judged(fleet, asked)
+        assert set(fallbacks(fleet)) == {"worker_drains"}
+
+    scene(main, prefills=2, kv=HALVES)
+
+
+@pytest.mark.parametrize("prefills", [1, 2])
+def test_halves_that_no_pair_is_left_for_say_so(prefills: int) -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        answer, task, _ = fleet.chat()
+        await task
+        assert answer.status == 503
+        told = json.loads(answer.body)["error"]
+        assert told["code"] == "transfer_failed"
+        assert "prefill at" in told["message"]
+        assert "no other engine can take it" in told["message"]
+        assert answer.header(b"retry-after") == b"1"
+        assert len(rooms.rooms) == prefills, "each was tried once"
+        assert retried(fleet) == prefills - 1
+
+    scene(main, rooms=Rooms(status=500), prefills=prefills, kv=HALVES)
+
+
+def test_retries_of_halves_are_budgeted() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        answer, task, _ = fleet.chat()
+        await task
+        assert answer.status == 503
+        assert b"failover.retry_budget" in answer.body
+        assert (len(rooms.rooms), retried(fleet)) == (1, 0)
+        assert fleet.frontends[0].traffic.retries_refused == {"budget": 1}
+
+    scene(main, rooms=Rooms(status=500), prefills=2, kv=HALVES, failover=FailoverSettings(retry_share=0.0))
+
+
+def test_a_decode_engine_that_dies_is_the_one_that_is_left_out() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await asyncio.sleep(0.3)
+        ledger = fleet.frontends[0].ledger
+        next(e for e in fleet.engines[1:] if sum(ledger.at_engine(e.name).values())).kill()
+        await judged(fleet, asked)
+        assert asked[0][0].header(b"x-pointsman-prefill-worker") == b"e0/0"
+
+    scene(main, decodes=2, kv=HALVES)

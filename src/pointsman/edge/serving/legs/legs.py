@@ -15,6 +15,7 @@ from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.plan import Aggregate, Disaggregate
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.pairs import some_pair
 from pointsman.edge.engines.handover.as_stream import STREAM_TYPE, as_stream
 from pointsman.edge.engines.handover.protocol import Asked, Complete, HandOverError, LegRequest, Order
 from pointsman.edge.engines.handover.registry import handover_of
@@ -27,7 +28,8 @@ from pointsman.edge.serving.legs.decode_relay import DecodeRelay
 from pointsman.edge.serving.legs.engine_call import EngineCall
 from pointsman.edge.serving.legs.sender import LegSender
 from pointsman.edge.serving.legs.split import Split
-from pointsman.edge.serving.legs.why import LEFT_TO_THE_CLIENT, NOT_OF_THE_TRANSFER, Why
+from pointsman.edge.serving.legs.why import LEFT_TO_THE_CLIENT, NOT_OF_THE_TRANSFER, TAKEN_AWAY, Why
+from pointsman.edge.serving.retries import MOST_RESENDS
 from pointsman.edge.serving.tasks import OwnedTasks
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.telemetry.traffic import Traffic
@@ -293,13 +295,17 @@ class Legs:
 
     def failed(self, exchange: Exchange, split: Split, failed: FailedAttempt) -> Next:
         """Its leg came to nothing. FailedAttempt: as any attempt does; None: the same engine is asked once more."""
-        self._free_both(split)
         error, call = failed.error, split.call
+        both_failed = call is not None and call.over and call.fault is not None
+        self._free_both(split)
         if isinstance(error, NotMovedError):
             if call is not None and _left_to_the_client(split, call):
                 return self._as_answer(exchange, split, call, call.body)
-            return self._falls_back(exchange, split, error)
+            return self._falls_back(exchange, split, error, None if call is None else call.retry_after_ms)
         ordinary = failed.fault in NOT_OF_THE_TRANSFER or isinstance(error, InterruptedHereError | DeadlineError)
+        if both_failed and call is not None and not ordinary and not split.answering.kv.alone:
+            # In one moment: the one that answers failed of what the other one did not send.
+            return self._falls_back(exchange, split, _not_moved(call), call.retry_after_ms)
         ordinary = ordinary or not split.answering.kv.alone
         clients = failed.ending is Ending.HELD and failed.fault is None and not split.fallback_to_local
         if ordinary or clients:
@@ -323,10 +329,12 @@ class Legs:
 
     def _falls_back(
         self, exchange: Exchange, split: Split, error: NotMovedError, retry_after_ms: float | None = None
-    ) -> NotMoved | None:
-        """The engine that answers computes all of it, if that is allowed."""
+    ) -> NotMoved | FailedAttempt | None:
+        """The engine that answers computes all of it, if that is allowed. FailedAttempt: it can't, others are asked."""
         allowed, request_id, reason = split.fallback_to_local, exchange.request.id, str(error)
-        split.fallback = exchange.whole = reason
+        split.fallback, halves = reason, not split.answering.kv.alone
+        if not halves:
+            exchange.whole = reason
         if split.calling is not None:
             split.calling.interrupt(NotMovedError("the other leg is not sent", Why.UNUSABLE))
         self._end(exchange, split, "fallback" if allowed else "failed")
@@ -337,8 +345,10 @@ class Legs:
         what = f"prefill at {split.other.worker}" if split.is_prefill else f"KV of {split.other.worker}"
         then = "it computes the prompt itself"
         if not allowed:
-            then = "routing.fallback_to_local is false" if split.answering.kv.alone else "it serves halves only"
+            then = "it serves halves only" if halves else "routing.fallback_to_local is false"
         _log.warning("%s: request %s goes without %s: %s; %s", split.answering.worker, request_id, what, reason, then)
+        if halves:
+            return _at_other(exchange, split, error)
         return None if allowed else NotMoved(f"{what} failed, and nothing else is allowed: {reason}")
 
     def _end(self, exchange: Exchange, split: Split, outcome: str) -> None:
@@ -377,9 +387,11 @@ class Legs:
     # ---- taking legs away
 
     def take_away(self, exchange: Exchange, worker: WorkerId, reason: str) -> bool:
-        """What a worker that drains has for another one is computed by that one; whether there was anything."""
+        """What a worker that drains has for another one is computed by that one, or by another pair; whether it is."""
         split = exchange.split
-        if split is None or split.done or split.other.worker != worker or not split.fallback_to_local:
+        if split is None or split.done or split.other.worker != worker:
+            return False
+        if not split.fallback_to_local and not self._other_pair(exchange, split):
             return False
         return self._broken_off(exchange, split, NotMovedError(reason, Why.DRAINED))
 
@@ -394,6 +406,12 @@ class Legs:
             return False
         call.interrupt(error)
         return True
+
+    def _other_pair(self, exchange: Exchange, split: Split) -> bool:
+        """Where halves are served only, and somebody else could compute the prompt."""
+        if split.answering.kv.alone:
+            return False
+        return some_pair(self._ledger.view(exchange.request, {split.other.worker, *exchange.failed_at}))
 
     def _broken_off(self, exchange: Exchange, split: Split, error: NotMovedError) -> bool:
         if exchange.waits_for_leg and split.calling is not None:
@@ -413,6 +431,13 @@ def _wanted(split: Split, asked: Asked) -> LegRequest | None:
 def _left_to_the_client(split: Split, call: EngineCall) -> bool:
     """The client caused it: the other engine would say the same."""
     return split.is_prefill and call.over and call.error is None and call.status in LEFT_TO_THE_CLIENT
+
+
+def _at_other(exchange: Exchange, split: Split, error: NotMovedError) -> FailedAttempt:
+    """As an attempt that the engine for prompts failed."""
+    taken = error.label in TAKEN_AWAY and exchange.tries.resends < MOST_RESENDS
+    trouble = InterruptedHereError(str(error), error.fault, goes_on=True) if taken else error
+    return FailedAttempt(split.other.worker, str(error), error.fault, None, trouble=trouble, of_other=True)
 
 
 def _not_moved(call: EngineCall) -> NotMovedError:

@@ -29,6 +29,9 @@ class Why(enum.StrEnum):
 LEFT_TO_THE_CLIENT = frozenset(range(400, 500)) - {401, 407, 408, 429}
 """Statuses of a prefill leg that the client caused. The others are about our key, or the engine's load."""
 
+TAKEN_AWAY = frozenset((Why.GIVEN_UP, Why.STUCK, Why.DRAINED))
+"""Legs that did not fail: they are ended here, and nobody computes on."""
+
 NOT_OF_THE_TRANSFER = frozenset(
     (Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.OVERLOADED, Fault.LOST, Fault.LATE),
 )
