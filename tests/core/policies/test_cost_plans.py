@@ -59,10 +59,24 @@ class TestPrefillAndDecodeApart:
     def test_a_worker_without_its_own_prompts_gives_none_away_to_itself(self) -> None:
         assert decide(fleet("b")).plans is None
 
-    @pytest.mark.parametrize(("tokens", "apart"), [(2_000, False), (60_000, True)])
-    def test_a_prompt_goes_there_for_which_the_wait_here_is_longer_than_the_way(self, tokens: int, apart: bool) -> None:
-        view = fleet("pd", **backlog("pd", w1=tokens))
-        assert (decide(view, times(view, link(2.5))).prefill_worker is not None) is apart
+    @pytest.mark.parametrize(("gb_per_s", "apart"), [(2.0, False), (40.0, True)])
+    def test_what_waits_at_the_one_that_answers_is_waited_for_by_what_others_computed_too(
+        self, gb_per_s: float, apart: bool
+    ) -> None:
+        """All that is gained is the time of the own prompt, so it goes where the way is shorter than that."""
+        view = fleet("pd", **backlog("pd", w1=60_000))
+        made = decide(view, times(view, link(gb_per_s)))
+        assert (made.prefill_worker is not None) is apart
+        alone_ms = float(made.terms["ttft_ms"][1])
+        assert term(made, "ttft_ms", prefill=0, decode=1) == pytest.approx(alone_ms - 0.05 * 4_000, rel=0.05)
+
+    def test_others_wait_as_long_for_prompts_that_are_there_whoever_computes_this_one(self) -> None:
+        outlook = Outlook(100.0, reuse=0.0, evictions_seen=1e12, arrivals_per_s=4.0)
+        view = fleet("pd", outlook=outlook, **backlog("pd", w1=60_000))
+        made = decide(view, times(view, link(0.1)), replace(REQUEST, prompt_tokens=50))
+        assert made.plan == Aggregate(view.workers[1])
+        here, there = float(made.terms["slowdown_ms"][1]), term(made, "slowdown_ms", prefill=0, decode=1)
+        assert there == pytest.approx(here, rel=0.01)
 
     def test_short_prompts_stay_where_they_are_by_arithmetic(self) -> None:
         """The prompt at which it flips is where the wait ends that the transfer and the other step take."""

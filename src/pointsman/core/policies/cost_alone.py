@@ -150,3 +150,19 @@ def joining_ms(load: CostLoad, d: Floats, overhead_ms: Floats, step: Floats, own
     in_next = np.minimum(load.prefill - in_step, room)
     joined: Floats = overhead_ms + busy * (step + d * in_step) / 2 + own_step + d * in_next
     return joined
+
+
+def backlog_ms(load: CostLoad, d: Floats, step: Floats) -> Floats | None:
+    """Until prompts that wait at a worker are computed but for those of two steps, for many workers at once.
+
+    What others computed queues there behind them. None: nowhere do so many wait.
+    """
+    if not np.count_nonzero(load.prefill):
+        return None
+    room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
+    rest = load.prefill - 2 * room
+    if float(np.maximum.reduce(rest)) <= 0:
+        return None
+    rest = np.maximum(rest, 0.0)
+    waited: Floats = d * rest + np.ceil(rest / room) * step
+    return waited

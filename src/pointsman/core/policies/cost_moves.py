@@ -9,7 +9,8 @@ enough for transfers like this one: `floor + M + max(0, M · ahead − time to c
 C and, if it computes prompts only, the prompts that wait there; or those under way to A or, if no prompts of its own
 wait there, all that wait there for a first token; whichever are more.
 
-    ttft        until C has computed the prompt, and until A has taken part in a step of its own
+    ttft        until C has computed the prompt, until prompts that wait at A are computed, behind which it queues, and
+                until A has taken part in a step of its own
     transfer    T; together with `ttft` the predicted time to the first token
     completion  ttft + T + what A needs for the answer
     slowdown    those who decode at A, as ever; those who come to C until it is through
@@ -39,7 +40,15 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import STAGE_PREFILL, Column, FleetView
-from pointsman.core.policies.cost_alone import ORDINARY_WEIGHT, Alone, heaviness, joining_ms, stepped_ms, total
+from pointsman.core.policies.cost_alone import (
+    ORDINARY_WEIGHT,
+    Alone,
+    backlog_ms,
+    heaviness,
+    joining_ms,
+    stepped_ms,
+    total,
+)
 from pointsman.core.policies.cost_load import CostLoad, Floats
 from pointsman.core.policies.cost_promises import misses_at_ms, own_misses_ms
 from pointsman.core.policies.pairs import Mask, Passing, incoming
@@ -132,11 +141,12 @@ def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
     wait = ttft + transfer
     completion = wait + max(0.0, view.outlook.output_tokens - 1) * alone.decode_step_ms[answers]
     held = done.first_ms + np.where(apart, 0.0, transfer)
+    ahead = np.where(apart, others_ms(alone)[answers], 0.0)
     terms = {
         "ttft_ms": ttft,
         "transfer_ms": transfer,
         "completion_ms": completion,
-        "slowdown_ms": alone.beside_ms[answers] + alone.coming_per_ms * held * held,
+        "slowdown_ms": alone.beside_ms[answers] + alone.coming_per_ms * held * held + ahead,
     }
     only_prompts = table[Column.STAGES, computes] == STAGE_PREFILL
     room = alone.terms["eviction_ms"][answers]
@@ -163,6 +173,13 @@ def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
         heavy = heaviness(weight)
         terms["weight_ms"] = (heavy[answers] + heavy[computes]) / 2 * total(terms)
     return terms
+
+
+def others_ms(alone: Alone) -> Floats:
+    """What those lose who come to a worker while it is at the prompts of others, whoever computes this one."""
+    ahead = np.maximum(alone.ttft_ms - alone.computed_ms, 0.0)
+    lost: Floats = alone.coming_per_ms * ahead * ahead
+    return lost
 
 
 def transfers_ahead(view: FleetView, only_prompts: Floats) -> tuple[Floats, Floats] | None:
@@ -202,7 +219,11 @@ def _computed(scene: Scene, moves: Moves) -> _Computed:
     computed = prompt_ms(scene, times.d[rows], times.q[rows], new)
     there = CostLoad(new, load.waiting[rows], load.decoding[rows], load.there[rows], load.prefill[rows], new)
     first = stepped_ms(there, times.d[rows], times.overhead_ms[rows], alone.step_ms[rows], computed)
-    return _Computed(new, computed, first, np.where(apart, joining[moves.answers], 0.0))
+    joined = joining[moves.answers]
+    backlog = backlog_ms(load, times.d, alone.step_ms)
+    if backlog is not None:
+        joined = joined + np.maximum(backlog[moves.answers] - first, 0.0)
+    return _Computed(new, computed, first, np.where(apart, joined, 0.0))
 
 
 def prompt_ms(scene: Scene, d: Floats, q: Floats, new: Floats) -> Floats:

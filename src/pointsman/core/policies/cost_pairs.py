@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, Exclusion, FleetView
-from pointsman.core.policies.cost_alone import Alone, joining_ms, stepped_ms
+from pointsman.core.policies.cost_alone import Alone, backlog_ms, joining_ms, stepped_ms
 from pointsman.core.policies.cost_load import CostLoad, Floats
-from pointsman.core.policies.cost_moves import Rows, Scene, most_relief_ms, prompt_ms
+from pointsman.core.policies.cost_moves import Rows, Scene, most_relief_ms, others_ms, prompt_ms
 from pointsman.core.policies.pairs import Mask, Passing, source_rows
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_rows import LinkBlock
@@ -118,7 +118,7 @@ def apart_pairs(scene: Scene) -> Pairs | None:
     disturbed = load.decoding * alone.computed_ms - scene.disturbed_ms
     copy = alone.again * times.d * load.new * alone.full
     giver = twice + np.minimum(np.maximum(disturbed, -most), most)
-    taker = scene.scores - twice + 2 * joined
+    taker = scene.scores - twice + 2 * joined + others_ms(alone)
     if passing.any_both:
         giver += copy * (1 - passing.only_prompts) if passing.any_only_prompts else copy
     if np.count_nonzero(exclusion):
@@ -150,6 +150,9 @@ def apart_pairs(scene: Scene) -> Pairs | None:
     scores += (_at(alone.ttft_ms * scene.excess, givers) - scene.usual_risk_ms)[:, None]
     np.maximum(scores, 0.0, out=scores)
     scores += transfer
+    backlog = backlog_ms(load, times.d, alone.step_ms)
+    if backlog is not None:
+        scores += np.maximum(_at(backlog, answers) - _at(alone.ttft_ms, givers)[:, None], 0.0)
     scores *= 2
     scores += giver[:, None]
     scores += taker
