@@ -147,6 +147,12 @@ class Fleet:
         found = (entry for entry in self._entries.values() if engine_of(entry.id) == engine)
         return {entry.id: len(entry.flights.keys() | entry.gives) for entry in found}
 
+    def queued(self, worker: WorkerId) -> int | None:
+        """Requests that wait inside a worker's engine, by its metrics; None: they do not say, or it is not there."""
+        entry = self._entries.get(worker)
+        known = entry is not None and entry.metrics_ms is not None
+        return int(self.table.cells[Column.QUEUED, entry.slot]) if entry is not None and known else None
+
     def rules_changed(self, event: ev.RulesChanged) -> None:
         """Other guards, and other limits of health."""
         self._guards = event.guards

@@ -214,6 +214,10 @@ class Ledger:
         """The workers of an engine, and how many requests are at each."""
         return self._fleet.at_engine(engine)
 
+    def queued(self, worker: WorkerId) -> int | None:
+        """Requests that wait inside a worker's engine, by its metrics; None: they do not say, or it is not there."""
+        return self._fleet.queued(worker)
+
     def exclusions(self) -> dict[WorkerId, Exclusion]:
         """Why each worker gets no requests; NONE: it does."""
         return self._fleet.exclusions()

@@ -162,8 +162,8 @@ class Dispatcher:
         return [exchange for exchange in self._running.values() if exchange.worker == worker]
 
     def _served_by(self, worker: WorkerId) -> list[Exchange]:
-        """Those that wait for KV of that worker, and are answered by another one."""
-        waiting = (exchange for exchange in self._running.values() if exchange.split is not None)
+        """Those that wait for KV of that worker, and are answered by another one. Not those whose answer has begun."""
+        waiting = (exchange for exchange in self._running.values() if not exchange.responder.started)
         return [one for one in waiting if one.split and not one.split.done and one.split.other.worker == worker]
 
     def _cut(self, exchange: Exchange, reason: str) -> None:

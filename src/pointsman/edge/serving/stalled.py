@@ -7,7 +7,7 @@ minutes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.fault import Fault
@@ -48,10 +48,11 @@ class Stalled:
         exclusions = self._ledger.exclusions()
         before, self._known = self._known, {}
         moved = 0
-        for exchange in list(running):
+        all_running = list(running)
+        for exchange in all_running:
             worker, relay = exchange.worker, exchange.relay
             if exchange.split is not None and not exchange.split.done:
-                moved += self._other_stalled(exchange, exchange.split, exclusions)
+                moved += self._other_stalled(exchange, exchange.split, exclusions, all_running)
             if worker is None or relay is None or relay.done.done():
                 continue
             limit_s = _limit_s(exclusions.get(worker))
@@ -70,7 +71,13 @@ class Stalled:
                 moved += 1
         return moved
 
-    def _other_stalled(self, exchange: Exchange, split: Split, exclusions: Mapping[WorkerId, Exclusion]) -> bool:
+    def _other_stalled(
+        self,
+        exchange: Exchange,
+        split: Split,
+        exclusions: Mapping[WorkerId, Exclusion],
+        running: Sequence[Exchange],
+    ) -> bool:
         """What is to come from a second engine that was given up is computed where the request is answered."""
         other = split.other.worker
         exclusion = exclusions.get(other)
@@ -80,16 +87,21 @@ class Stalled:
         waited_s = None if exchange.relay is None else exchange.relay.idle_s
         waited_s = waited_s if call is None else call.waited_s
         if limit_s is None and call is None and waited_s is not None and waited_s >= STUCK_AFTER_S:
-            return self._stuck(exchange, split, waited_s)
+            return self._stuck(exchange, split, waited_s, running)
         if limit_s is None or waited_s is None or waited_s < limit_s:
+            return False
+        if call is None and self._may_be_under_way(exchange, split, running):
             return False
         why = "it left" if exclusion is None else exclusion.text
         reason = f"nothing whole came for {waited_s:.1f} s, and {other} is given up ({why})"
         return self._legs.give_up(exchange, split, NotMovedError(reason, Why.GIVEN_UP, Fault.LATE))
 
-    def _stuck(self, exchange: Exchange, split: Split, waited_s: float) -> bool:
+    def _stuck(self, exchange: Exchange, split: Split, waited_s: float, running: Sequence[Exchange]) -> bool:
         """Both engines are well, and nobody waits at the one that answers but for KV: it does not come."""
         answering = split.answering.worker
+        unknown = not exchange.request.streamed and self._ledger.queued(answering) is None
+        if unknown or self._may_be_under_way(exchange, split, running):
+            return False
         view = self._ledger.view(exchange.request)
         if answering in view.workers:
             row = view.table[:, view.workers.index(answering)]
@@ -98,12 +110,29 @@ class Stalled:
         reason = f"{answering} said nothing for {waited_s:.0f} s, and has no queue: the KV does not come"
         return self._legs.give_up(exchange, split, NotMovedError(reason, Why.STUCK, no_kv=True))
 
+    def _may_be_under_way(self, exchange: Exchange, split: Split, running: Sequence[Exchange]) -> bool:
+        """A plain answer shows nothing until it is whole. What its engine has queued are those that came last."""
+        if exchange.request.streamed or split.calling is not None:  # of legs that go together the other one is not over
+            return False
+        queued = self._ledger.queued(split.answering.worker)
+        if queued is None:
+            return False
+        since_ms = _sent_ms(split)
+        behind = (one.split for one in running if one.split is not None and not one.split.done)
+        answering = split.answering.worker
+        return queued <= sum(one.answering.worker == answering and _sent_ms(one) > since_ms for one in behind)
+
     def _eventless_s(self, relay: Attempt, known: tuple[int, float] | None) -> float:
         """For how long it has been seen to get no event, whatever bytes came."""
         events, now_s = relay.events, self._loop.time()
         since_s = now_s if known is None or known[0] != events else known[1]
         self._known[relay] = (events, since_s)
         return now_s - since_s
+
+
+def _sent_ms(split: Split) -> float:
+    """When the engine that answers got its leg, nearly."""
+    return split.began_ms if split.fetch_from_ms is None else split.fetch_from_ms
 
 
 def _limit_s(exclusion: Exclusion | None) -> float | None:

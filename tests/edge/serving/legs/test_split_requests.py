@@ -316,6 +316,36 @@ def test_kv_that_never_comes_is_computed() -> None:
     run_virtual(main)
 
 
+def test_plain_answers_that_take_long_are_not_stuck() -> None:
+    """Nothing comes of them until they are whole, which is no reason to compute them again."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, decodes=1) as fleet:
+            asked = [fleet.plain(max_tokens=2_000)]
+            await asyncio.sleep(65.0)
+            asked.append(fleet.plain(max_tokens=100))
+            await judged(fleet, asked)
+            assert loop.time() > 1_100.0
+            assert fallbacks(fleet) == {}
+            assert transfers(fleet) == {("apart", "moved"): 2}
+
+    run_virtual(main)
+
+
+def test_a_plain_answer_whose_kv_has_come_outlives_the_engine_for_prompts() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, decodes=1) as fleet:
+            asked = [fleet.plain(max_tokens=600)]
+            await moving(fleet)
+            await fleet.until(lambda: not fleet.engines[0].held)
+            await asyncio.sleep(3.0)  # until metrics say so
+            fleet.engines[0].kill()
+            await judged(fleet, asked)
+            assert fallbacks(fleet) == {}
+
+    run_virtual(main)
+
+
 def test_kv_that_keeps_being_of_no_use_is_left_alone_and_tried_again() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with apart(loop, decodes=1) as fleet:
@@ -398,6 +428,22 @@ def test_a_drain_without_grace_takes_legs_away(when: Any) -> None:
             assert fleet.frontends[0].drains.requests == {"migrated": 2}
             await judged(fleet, asked)
             assert fallbacks(fleet) == {"worker_drains": 2}
+
+    run_virtual(main)
+
+
+def test_what_is_cut_at_an_engine_for_prompts_harms_no_stream_that_has_begun() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, decodes=1, rules=NO_FALLBACK) as fleet:
+            asked = [fleet.chat(max_tokens=300)]
+            await fleet.until(lambda: asked[0][0].tokens)
+            late, task, _ = fleet.chat()
+            await prefilling(fleet)
+            assert fleet.frontends[0].dispatcher.migrate_from("e0/0", "the test says so") == 0
+            assert fleet.frontends[0].dispatcher.cut("e0/0", "the test says so") == 1
+            await task
+            assert (late.status, late.error["message"]) == (503, "the test says so")
+            await judged(fleet, asked)
 
     run_virtual(main)
 
