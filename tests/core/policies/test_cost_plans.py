@@ -16,9 +16,10 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.slo import Slo
 from pointsman.core.model.transfer import TransferRules
 from pointsman.core.model.view import Column, Exclusion, FleetView
-from pointsman.core.policies import cost_pairs
+from pointsman.core.policies import cost_pairs, cost_plans
 from pointsman.core.policies.cost import NOTHING_KNOWN, Cost
-from pointsman.core.policies.cost_moves import RELIEF_SHARE
+from pointsman.core.policies.cost_load import Floats
+from pointsman.core.policies.cost_moves import RELIEF_SHARE, Moves, Scene, move_terms
 from pointsman.core.policies.pairs import BYTES_UNKNOWN
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_times import LinkEstimate, LinkTimes
@@ -354,6 +355,36 @@ class TestWhatIsTold:
         with pytest.raises(AttributeError):
             _ = made.plans._nothing
         assert type(decide(fleet("pd", **backlog("pd", w1=20_000))).plans) is PlanRows
+
+    def test_a_copy_of_them_with_another_choice_is_worked_out_too(self) -> None:
+        plans = decide(fleet("pd")).plans
+        assert plans is not None
+        copy = replace(plans, chosen=0)
+        assert (copy.chosen, plans.chosen) == (0, -1)
+        assert copy.scores is plans.scores
+
+    def test_looking_at_them_changes_no_choice(self) -> None:
+        made = decide(fleet("pd", **backlog("pd", w1=20_000))).plans
+        assert made is not None
+        assert made.chosen == 0
+        later = PlanRowsLater(lambda: made)
+        assert later.scores is made.scores
+        assert later.chosen == -1
+
+    def test_terms_are_worked_out_when_somebody_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        worked_out: list[Moves] = []
+
+        def work_out(scene: Scene, moves: Moves) -> dict[str, Floats]:
+            worked_out.append(moves)
+            return move_terms(scene, moves)
+
+        monkeypatch.setattr(cost_plans, "move_terms", work_out)
+        made = decide(view := fleet("pd", **backlog("pd", w1=20_000)), times(view, FAST))
+        assert made.prefill_worker == "w0/0"
+        assert not worked_out
+        assert term(made, "ttft_ms", prefill=0, decode=1) > 0
+        assert term(made, "transfer_ms", prefill=0, decode=1) > 0
+        assert len(worked_out) == 1
 
     def test_promises_adapters_and_weights_play_their_part(self) -> None:
         view = fleet(

@@ -24,6 +24,9 @@ from pointsman.core.workload.trace import Trace, TraceRequest
 from pointsman.edge.decisions.state import Recorded, pack_state, unpack_state
 from pointsman.edge.decisions.step_times import step_times
 from pointsman.edge.decisions.what_if import summary, what_if
+from support.plan_fleets import REQUEST, fleet
+from support.plan_fleets import decide as plan_for
+from support.plan_fleets import times as plan_times
 
 LLAMA = profile("h100/llama-8b")
 SEED = 3
@@ -167,3 +170,17 @@ def test_step_times_of_the_chosen_worker(recorded: list[tuple[Request, Decision,
     assert times.times_others == pytest.approx(1)
     assert times.token_ms >= LLAMA.step.d_ms_per_prefill_token
     assert times.queue_ms > 0
+
+
+def test_a_plan_that_the_judge_takes_to_be_hopeless_is_compared_all_the_same() -> None:
+    """The judge works its plans out when it is asked for this one."""
+    view = fleet("pd")
+    made = plan_for(view, policy=PolicyRegistry().get("least_loaded"))
+    assert made.prefill_worker == "w0/0"
+    then = unpack_state(pack_state(REQUEST, made, plan_times(view).rows(view.workers), 0.0, SEED))
+    answer = what_if(then, PolicyRegistry().get("cost"), PolicyRegistry().get("cost"))
+    assert answer.recorded is not None
+    assert (answer.recorded.prefill, answer.recorded.worker) == ("w0/0", "w1/0")
+    assert answer.dearer_ms is not None
+    assert answer.dearer_ms < 0
+    assert answer.differences["transfer_ms"] < 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -62,10 +62,10 @@ class PlanRowsLater(PlanRows):
 
     __slots__ = ("_make",)
 
-    def __init__(self, make: Callable[[], PlanRows]) -> None:
-        object.__setattr__(self, "_make", make)
-        object.__setattr__(self, "chosen", -1)
-        object.__setattr__(self, "comparable", True)
+    def __init__(self, make: Callable[[], PlanRows] | None = None, **values: Any) -> None:
+        """`values`: of all fields, as copies are made (`dataclasses.replace`): then nothing is left to be worked out."""
+        for name, value in {"_make": make, "chosen": -1, "comparable": True, **values}.items():
+            object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         """Of a field that has no value yet."""
@@ -73,8 +73,33 @@ class PlanRowsLater(PlanRows):
             raise AttributeError(name)
         made = self._make()
         for one in fields(PlanRows):
-            object.__setattr__(self, one.name, getattr(made, one.name))
+            if one.name not in ("chosen", "comparable"):  # that none is chosen was decided
+                object.__setattr__(self, one.name, getattr(made, one.name))
         return object.__getattribute__(self, name)
+
+
+class TermsLater(Mapping[str, NDArray[np.float64]]):
+    """Terms of plans, worked out at the first look: most decisions are never looked at."""
+
+    __slots__ = ("_make", "_terms")
+
+    def __init__(self, make: Callable[[], Mapping[str, NDArray[np.float64]]]) -> None:
+        self._make = make
+        self._terms: Mapping[str, NDArray[np.float64]] | None = None
+
+    def _made(self) -> Mapping[str, NDArray[np.float64]]:
+        if self._terms is None:
+            self._terms = self._make()
+        return self._terms
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        return self._made()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made())
+
+    def __len__(self) -> int:
+        return len(self._made())
 
 
 @dataclass(frozen=True, slots=True)

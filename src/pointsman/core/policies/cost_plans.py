@@ -9,14 +9,14 @@ looks at them, and so it is with the terms of all.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pointsman.core.model.decision import Decision, PlanRows, PlanRowsLater
+from pointsman.core.model.decision import Decision, PlanRows, PlanRowsLater, TermsLater
 from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull
 from pointsman.core.model.request import Request
 from pointsman.core.model.transfer import TransferMode
@@ -43,29 +43,6 @@ KEPT = 16
 """Plans of a kind that are kept."""
 KEPT_EXCLUDED = 4
 """Plans of a kind that may not be chosen and are shown, if they would have been good."""
-
-
-class LazyTerms(Mapping[str, Floats]):
-    """Terms of plans, worked out at the first look: most decisions are never looked at."""
-
-    def __init__(self, scene: Scene, moves: Moves) -> None:
-        self._scene = scene
-        self._moves = moves
-        self._terms: dict[str, Floats] | None = None
-
-    def _made(self) -> dict[str, Floats]:
-        if self._terms is None:
-            self._terms = move_terms(self._scene, self._moves)
-        return self._terms
-
-    def __getitem__(self, name: str) -> Floats:
-        return self._made()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._made())
-
-    def __len__(self) -> int:
-        return len(self._made())
 
 
 def with_plans(
@@ -118,7 +95,7 @@ def _rows(scene: Scene, rng: random.Random) -> tuple[PlanRows, Moves | None]:
         none = np.zeros(0, dtype=np.intp)
         return PlanRows(none, none, none, none, np.zeros(0), {}), None
     moves, scores, any_excluded = kept
-    terms: Mapping[str, Floats] = LazyTerms(scene, moves)
+    terms: Mapping[str, Floats] = TermsLater(lambda: move_terms(scene, moves))
     if has_rare_terms(scene.alone):
         terms = move_terms(scene, moves)
         scores = total(terms)

@@ -39,7 +39,7 @@ def decide(
     policy: Policy, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random
 ) -> Decision:
     """What the policy decides, in two stages where that is wanted. Raises whatever the policy raises."""
-    if not moves(view) or makes_plans(policy):
+    if makes_plans(policy) or not moves(view):
         return policy.decide(request, view, timing, now_ms, rng)
     if view.transfer.mode is not TransferMode.ALWAYS and not stages_apart(view):
         return policy.decide(request, view, timing, now_ms, rng)
