@@ -22,6 +22,7 @@ from pointsman.edge.decisions.plans import ALONE, APART, PULL, logged_plans
 from pointsman.edge.decisions.record import DecisionRecord
 from pointsman.edge.decisions.row_search import search_rows
 from pointsman.edge.decisions.search import Query, search
+from pointsman.edge.decisions.slow import slow_first_token, slow_sentence
 from pointsman.edge.decisions.state import StateError, unpack_state
 from pointsman.edge.decisions.what_if import summary, what_if
 from pointsman.edge.telemetry.decision_row import DecisionRow
@@ -267,6 +268,16 @@ class TestSentences:
         row = row_of(decided(), legs=told(fallback="connection lost"))
         came = explained(row, None).came
         assert came == f"nothing came from {P}, so {E} computed all of it: connection lost"
+
+    def test_time_that_was_lost_waiting_for_kv_that_never_came_is_named_and_is_nobody_s_slowness(self) -> None:
+        lost = told(fallback="connection lost", lost_ms=4_000.0, prefill_ms=None, transfer_ms=None)
+        row = row_of(decided(), ttft_ms=4_400.0, legs=lost)
+        around = [row_of(decided(f"pm-1-{number}"), ttft_ms=4_400.0, legs=lost) for number in range(2, 20)]
+        causes = slow_first_token(row, around, {})
+        assert (causes[0].kind, causes[0].ms) == ("fallback", pytest.approx(4_000.0))
+        assert sum(cause.ms for cause in causes) == pytest.approx(row.first_token_ms)
+        assert "slow_worker" not in {cause.kind for cause in causes}
+        assert f"because {E} waited for KV from {P}, and nothing came" in slow_sentence(row, causes)
 
     def test_of_a_slow_first_token_share_it_out_among_the_legs(self) -> None:
         row = row_of(decided(), ttft_ms=2_000.0, legs=told(transfer_ms=1_500.0))

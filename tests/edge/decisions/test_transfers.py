@@ -73,6 +73,26 @@ class TestSums:
         answer = report(failed, silent)
         assert (answer.total.requests, answer.total.unknown, answer.total.saved_ms) == (0, 2, 0.0)
 
+    def test_what_was_observed_counts_also_where_nothing_was_predicted(self) -> None:
+        young, gone = moved(100.0), moved(100.0, fallback="it was lost: EOF")
+        young.predicted_alone_ms = None
+        gone.status = "cancelled"
+        total = report(young, gone).total
+        assert (total.requests, total.unknown, total.saved_ms, total.observed_ms) == (0, 2, 0.0, 0.0)
+        assert (total.transfers, total.transfer_ms, total.bytes, total.fallbacks) == (1, 40.0, 1_048_576_000, 1)
+
+    @pytest.mark.parametrize(
+        ("reason", "told_as"),
+        [
+            ("http://127.0.0.1:9141 closed the connection before it answered",
+             "an engine closed the connection before it answered"),
+            ("can't connect to http://h:1: [Errno 111] Connection refused", "can't connect to an engine"),
+            ("the KV could not be passed on at d/0: answered 503", "the KV could not be passed on at d/0"),
+        ],
+    )  # fmt: skip
+    def test_reasons_say_what_happened_whatever_addresses_are_in_them(self, reason: str, told_as: str) -> None:
+        assert report(moved(900.0, fallback=reason)).fallbacks == {told_as: 1}
+
     def test_bytes_that_no_engine_told_are_reckoned_from_the_tokens(self) -> None:
         assert report(moved(200.0, moved_bytes=None, moved_tokens=4_000)).total.bytes == 4_000 * 131_072
         assert report(moved(200.0, moved_bytes=None, moved_tokens=None)).total.bytes == 8_000 * 131_072

@@ -168,7 +168,8 @@ def _who(row: DecisionRow) -> str:
     if row.runner_up is not None and row.margin is not None:
         giver = row.runner_up_prefill or row.runner_up_source
         runner_up = row.runner_up if giver is None else f"{giver} → {row.runner_up}"
-        parts.append(f"runner-up {runner_up}, {amount(row.margin, row.unit)} behind")
+        behind = "behind" if row.margin >= 0 else "cheaper"
+        parts.append(f"runner-up {runner_up}, {amount(abs(row.margin), row.unit)} {behind}")
     parts += [
         f"{policy} in the shadow would have chosen {worker or 'nobody'}" for policy, worker in row.shadows.items()
     ]

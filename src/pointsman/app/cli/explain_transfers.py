@@ -48,7 +48,11 @@ def print_transfers(console: Console, report: TransferReport) -> None:
             soft_wrap=True,
         )
         if total.unknown:
-            console.print(f"{count(total.unknown, 'requests')} more ended otherwise, or nothing was predicted of them")
+            console.print(
+                f"{count(total.unknown, 'requests')} of these ended otherwise, or nothing was predicted of them: "
+                "they count in requests, transfer, moved and fell back only",
+                soft_wrap=True,
+            )
     for reason, number in sorted(report.fallbacks.items(), key=lambda item: -item[1])[:_MOST_ROWS]:
         console.print(f"fell back, {count(number, 'times')}: {escape(reason)}", soft_wrap=True)
     told = report.not_moved

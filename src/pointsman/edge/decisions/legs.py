@@ -26,5 +26,7 @@ class LegsTold:
     """Of the prompt, that the worker which computed it for another one found cached, by its word."""
     transport: str | None = None
     """Such as nixl, shm, tcp."""
+    lost_ms: float | None = None
+    """From the dispatch to when it was clear that nothing comes."""
     fallback: str | None = None
     """Why the answering worker computed it all the same; None: it did not."""

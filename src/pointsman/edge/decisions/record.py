@@ -254,6 +254,7 @@ def _legs(told: LegsTold) -> LoggedLegs:
         moved_tokens=told.moved_tokens,
         moved_bytes=told.moved_bytes,
         transport=told.transport,
+        lost_ms=_rounded(told.lost_ms),
         fallback=told.fallback,
     )
 

@@ -16,6 +16,8 @@ Of a request to which another worker gave KV these are, from the dispatch on:
     transfer      moving the KV, by the engine's word or until the first token
     waiting       what remains
 
+and of one for which nothing came, though it was to, *fallback* comes after tries: the time until that was clear.
+
 Times of a token are those recorded with the decision, or else the least of the requests around it.
 """
 
@@ -52,7 +54,8 @@ class Cause:
     """One thing that took time."""
 
     kind: str
-    """tries, front_end, slow_worker, lost_cache, unknown_cache, prompt, queue, prefill, transfer, waiting, batch."""
+    """tries, front_end, fallback, slow_worker, lost_cache, unknown_cache, prompt, queue, prefill, transfer, waiting,
+    batch."""
     ms: float
     text: str
 
@@ -98,8 +101,14 @@ def slow_first_token(
     if was_moved(row):
         causes += _elsewhere(row, left)
         return sorted((cause for cause in causes if cause.ms > 0), key=lambda cause: -cause.ms)
+    if row.legs is not None:
+        giver = row.legs.prefill or row.legs.source
+        lost_ms = min(left, row.legs.lost_ms or 0.0)
+        left -= lost_ms
+        causes.append(Cause("fallback", lost_ms, f"{row.worker} waited for KV from {giver}, and nothing came"))
     learned_ms = 0.0 if times is None else times.token_ms
-    own = _own_ratio(row, _token_ms(row, around, learned_ms))
+    # What was predicted of one that was to get KV was predicted of other workers.
+    own = None if row.legs is not None else _own_ratio(row, _token_ms(row, around, learned_ms))
     factor = slowness(row, own, around, facts, times, ttft_ratio)
     if factor >= _SLOWER:
         spent = left * (1 - 1 / factor)
@@ -274,7 +283,8 @@ def _computed(row: DecisionRow) -> tuple[int, float] | None:
     new = row.prompt_tokens - found
     if row.first_token_ms is None or new <= 0:
         return None
-    return new, row.first_token_ms - (row.dispatched_ms or 0.0)
+    lost_ms = 0.0 if row.legs is None else row.legs.lost_ms or 0.0
+    return new, row.first_token_ms - (row.dispatched_ms or 0.0) - lost_ms
 
 
 def _slope(seen: Sequence[tuple[int, float]]) -> float:

@@ -24,6 +24,7 @@ _MOST_GROUPS = 200
 """Links or pairs that are told one by one; the rest is one of them."""
 OTHERS = "others"
 _NUMBER = re.compile(r"\d[\d,.]*")
+_URL = re.compile(r"https?://[^\s/:]+(:\d+)?")
 
 
 class Moved(msgspec.Struct, omit_defaults=True):
@@ -46,15 +47,15 @@ class Moved(msgspec.Struct, omit_defaults=True):
     predicted_off_ms: float = 0.0
     """Sum of |observed − predicted with it|."""
     transfer_ms: float = 0.0
-    """Observed times of transfers, as engines told or until the first token."""
+    """Observed times of transfers, as engines told or until the first token. This and what follows: of all."""
     transfers: int = 0
     """Requests of `transfer_ms`."""
     bytes: int = 0
     """As engines told, else as reckoned."""
     fallbacks: int = 0
-    """Of `requests`: nothing came, and the worker that answers computed it."""
+    """Nothing came, and the worker that answers computed it."""
     unknown: int = 0
-    """Beside `requests`: that ended otherwise, or of which nothing was predicted."""
+    """Beside `requests`: that ended otherwise, or of which nothing was predicted: their first tokens do not count."""
 
     def add(self, other: Moved) -> None:
         """Both together."""
@@ -151,7 +152,7 @@ class TransferSums:
         self._links.setdefault(f"{self._machine(giver)} → {self._machine(taker)}", Moved()).add(moved)
         self._pairs.setdefault(f"{giver} → {taker}", Moved()).add(moved)
         if row.legs is not None and row.legs.fallback is not None:
-            _count(report.fallbacks, row.legs.fallback.partition(":")[0])
+            _count(report.fallbacks, _why_nothing_came(row.legs.fallback))
 
     def report(self) -> TransferReport:
         """Of all that was taken in."""
@@ -242,13 +243,16 @@ def _moved(row: DecisionRow) -> Moved:
     legs, plan = row.legs, chosen_plan(row)
     alone, predicted, observed = row.predicted_alone_ms, row.predicted_ttft_ms, row.ttft_ms
     if row.status != "finished" or alone is None or observed is None or legs is None or row.migrations:
-        return Moved(unknown=1)
-    told = Moved(requests=1, alone_ms=alone, observed_ms=observed)
-    saved = alone - observed
-    told.sooner = int(saved >= 0)
-    told.saved_ms, told.lost_ms = max(0.0, saved), max(0.0, -saved)
-    if predicted is not None:
-        told.predicted_ms, told.predicted_off_ms = predicted, abs(observed - predicted)
+        told = Moved(unknown=1)
+    else:
+        told = Moved(requests=1, alone_ms=alone, observed_ms=observed)
+        saved = alone - observed
+        told.sooner = int(saved >= 0)
+        told.saved_ms, told.lost_ms = max(0.0, saved), max(0.0, -saved)
+        if predicted is not None:
+            told.predicted_ms, told.predicted_off_ms = predicted, abs(observed - predicted)
+    if legs is None:
+        return told
     if legs.fallback is not None:
         told.fallbacks = 1
         return told
@@ -264,6 +268,11 @@ def _bytes(told: int | None, tokens: int | None, plan: LoggedPlan | None) -> int
     if tokens is None or not plan.moved_tokens:
         return plan.moved_bytes
     return round(plan.moved_bytes * tokens / plan.moved_tokens)
+
+
+def _why_nothing_came(reason: str) -> str:
+    """What such reasons have in common: an engine's address is in the pairs."""
+    return _URL.sub("an engine", reason).partition(": ")[0]
 
 
 def _why_not(plan: LoggedPlan) -> str:

@@ -76,6 +76,8 @@ class LoggedLegs(msgspec.Struct, omit_defaults=True):
     moved_tokens: int | None = None
     moved_bytes: int | None = None
     transport: str | None = None
+    lost_ms: float | None = None
+    """From the decision until it was clear that nothing comes; only beside `fallback`."""
     fallback: str | None = None
     """Why the worker that answers computed it all the same."""
 

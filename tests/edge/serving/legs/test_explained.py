@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -47,6 +48,22 @@ def test_its_decision_names_both_workers_and_what_came_of_it() -> None:
             assert sums["decisions"] == 1
             total = sums["total"]
             assert total.get("requests", 0) + total.get("unknown", 0) == 1
+
+    run_virtual(main)
+
+
+def test_a_decision_tells_how_long_it_took_until_it_was_clear_that_no_kv_comes() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop) as fleet:
+            answer, task, _ = fleet.chat()
+            await asyncio.sleep(0.05)
+            fleet.engines[0].kill()
+            await task
+            legs = (await row_of(fleet, answer))["legs"]
+            assert legs["fallback"]
+            assert legs["lost_ms"] > 20
+            total = (await ask(fleet, "/v1/transfers"))["total"]
+            assert (total["fallbacks"], total.get("bytes", 0)) == (1, 0)
 
     run_virtual(main)
 

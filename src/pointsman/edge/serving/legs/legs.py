@@ -170,6 +170,7 @@ class Legs:
             failed = await self._between(exchange, split, asked) if call.answered and split.is_prefill else None
         finally:
             exchange.waits_for_leg = False
+            exchange.sent |= split.is_prefill and call.sent
         split.call = call
         if failed is None:
             return self._over(exchange, split, asked, call)
@@ -333,6 +334,7 @@ class Legs:
         """The engine that answers computes all of it, if that is allowed. FailedAttempt: it can't, others are asked."""
         allowed, request_id, reason = split.fallback_to_local, exchange.request.id, str(error)
         split.fallback, halves = reason, not split.answering.kv.alone
+        split.lost_ms = self._clock() - split.began_ms
         if not halves:
             exchange.whole = reason
         if split.calling is not None:

@@ -42,6 +42,8 @@ class Split:
     moved: Moved | None = None
     fallback: str | None = None
     """Why nothing was moved after all."""
+    lost_ms: float | None = None
+    """From the decision until that was clear."""
     done: bool = False
     """All is told; nothing is held any more."""
 
@@ -77,5 +79,6 @@ class Split:
             moved_bytes=moved.size_bytes,
             cached_tokens=None if self.usage is None else self.usage.cached_tokens,
             transport=moved.transport,
+            lost_ms=self.lost_ms,
             fallback=self.fallback,
         )
