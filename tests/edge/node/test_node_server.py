@@ -3,12 +3,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.configuration.secret import Secret
@@ -65,6 +68,49 @@ async def test_nodes_with_different_tokens_do_not_probe_each_other() -> None:
         with pytest.raises(NodeError, match="wants its token") as failed:
             await client.probe(url, ProbeOrder(target, (), SIZES), 30)
         assert failed.value.status == 502
+
+
+async def test_a_node_that_is_told_to_probe_itself_says_what_is_wrong_with_the_url() -> None:
+    async with node() as (_, url), NodeClient(TOKEN) as client:
+        with pytest.raises(NodeError, match="leads back to the node that was to probe it") as failed:
+            await client.probe(url, ProbeOrder(url.replace("127.0.0.1", "localhost"), (), SIZES), 30)
+        assert failed.value.status == 502
+        assert not (await client.facts(url)).busy
+
+
+async def test_who_hangs_up_on_a_probe_leaves_the_node_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(10)
+
+        async def ticket(request: web.Request) -> web.Response:
+            return web.json_response({"ticket": "x", "port": silent.getsockname()[1]})
+
+        app = web.Application()
+        app.add_routes([web.post("/v1/ticket", ticket)])
+        async with node() as (_, url), TestServer(app) as target, NodeClient(TOKEN) as client:
+            asked = asyncio.create_task(client.probe(url, ProbeOrder(str(target.make_url("")).rstrip("/")), 200))
+            peer, _ = await asyncio.to_thread(silent.accept)  # the probe now waits for half a minute
+            with peer:
+                assert (await client.facts(url)).busy
+                asked.cancel()
+                async with asyncio.timeout(10):
+                    while (await client.facts(url)).busy:
+                        await asyncio.sleep(0.01)
+
+
+async def test_an_answer_in_pieces_is_one_answer() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in (b'{"version": "1", "host"', b': "h", "transports": ', b'["tcp"]}'):
+            await response.write(piece)
+            await asyncio.sleep(0.02)
+        return response
+
+    app = web.Application()
+    app.add_routes([web.get("/v1/node", answer)])
+    async with TestServer(app) as server, NodeClient(TOKEN) as client:
+        assert (await client.facts(str(server.make_url("")).rstrip("/"))).host == "h"
 
 
 async def test_a_node_that_is_being_probed_says_so() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pointsman.edge.node import survey as survey_room
 from pointsman.edge.node.client import NodeClient, NodeError
-from pointsman.edge.node.documents import Probed, ProbeOrder
+from pointsman.edge.node.documents import NodeFacts, Probed, ProbeOrder
 from pointsman.edge.node.survey import Member, Pair, Survey, ask_all, survey
 from pointsman.edge.transfer.probe.messages import LinkProbe
 from support.probed_links import probe
@@ -22,6 +22,8 @@ class Nodes(NodeClient):
         self.running: set[str] = set()
         self.most = 0
         self.order: list[tuple[str, str]] = []
+        self.away: set[str] = set()
+        self.asked: list[str] = []
 
     async def probe(self, url: str, order: ProbeOrder, limit_s: float) -> Probed:
         assert not {url, order.target} & self.running, "two probes at one node"
@@ -36,7 +38,10 @@ class Nodes(NodeClient):
         return Probed(probe(1.0, 2.0))
 
     async def facts(self, url: str) -> Any:
-        raise NodeError(url, "is away")
+        self.asked.append(url)
+        if url in self.away:
+            raise NodeError(url, "is away")
+        return NodeFacts("1", "h", ("tcp",))
 
 
 def members(count: int) -> list[Member]:
@@ -67,6 +72,7 @@ async def test_several_pairs_at_once_share_no_node() -> None:
 
 async def test_nodes_that_do_not_answer_are_left_out() -> None:
     nodes = Nodes()
+    nodes.away = {"http://n0:1"}
     found = await surveyed(nodes, unreachable={"n0": "it is away"})
     assert len(found.pairs) == 3
     assert found.unreachable == {"n0": "it is away"}
@@ -82,11 +88,30 @@ async def test_a_node_that_dies_in_the_middle_costs_its_pairs_alone() -> None:
     assert len(list(found.directions())) == 4
 
 
-async def test_a_busy_node_is_asked_again_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_stands_still_costs_one_probe_and_then_a_question_a_pair() -> None:
+    nodes = Nodes()
+    nodes.refusals["http://n0:1", "http://n1:1"] = [NodeError("http://n0:1", "did not answer within 136 s")]
+    nodes.away = {"http://n0:1"}
+    found = await surveyed(nodes, 4)
+    assert [(pair.one, pair.other) for pair in found.failures] == [("n0", "n1"), ("n0", "n2"), ("n0", "n3")]
+    assert [pair.error for pair in found.failures[1:]] == ["node http://n0:1: is away"] * 2
+    assert [one for one, _ in nodes.order] == ["http://n1:1", "http://n1:1", "http://n2:1"]
+    assert nodes.asked.count("http://n0:1") == 3
+
+
+async def test_a_node_that_is_back_is_probed_again() -> None:
+    nodes = Nodes()
+    nodes.refusals["http://n0:1", "http://n1:1"] = [NodeError("http://n0:1", "hung up in the middle")]
+    nodes.away = {"http://n0:1"}
+    found = await surveyed(nodes, 3, told=lambda pair: nodes.away.clear())
+    assert [(pair.one, pair.other) for pair in found.failures] == [("n0", "n1")]
+
+
+async def test_a_busy_node_is_asked_again_for_as_long_as_a_probe_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey_room, "_BUSY_S", 0.0)
     nodes = Nodes()
-    busy = [NodeError("http://n0:1", "busy", 409) for _ in range(20)]
-    nodes.refusals["http://n0:1", "http://n1:1"] = busy[:2]
+    busy = [NodeError("http://n0:1", "busy", 409) for _ in range(30)]
+    nodes.refusals["http://n0:1", "http://n1:1"] = busy[:12]
     assert not (await surveyed(nodes, 2)).failures
     nodes.refusals["http://n0:1", "http://n1:1"] = busy
     assert (await surveyed(nodes, 2)).failures[0].error == "node http://n0:1: busy"

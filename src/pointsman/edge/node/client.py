@@ -11,7 +11,7 @@ import msgspec
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.engines.http import connect_reason
-from pointsman.edge.node.documents import NodeFacts, Probed, ProbeOrder, Ticket
+from pointsman.edge.node.documents import NodeFacts, Probed, ProbeOrder, Ticket, TicketOrder
 
 T = TypeVar("T")
 
@@ -49,9 +49,10 @@ class NodeClient:
         """What it is. Raises NodeError, as all of these do."""
         return await self._call("GET", url, "/v1/node", NodeFacts, _ANSWER_S)
 
-    async def ticket(self, url: str) -> Ticket:
-        """The right to probe it once."""
-        return await self._call("POST", url, "/v1/ticket", Ticket, _ANSWER_S)
+    async def ticket(self, url: str, asker: str = "") -> Ticket:
+        """The right to probe it once; `asker`: id of the node that asks, which can't probe itself."""
+        order = TicketOrder(asker) if asker else None
+        return await self._call("POST", url, "/v1/ticket", Ticket, _ANSWER_S, order)
 
     async def probe(self, url: str, order: ProbeOrder, limit_s: float) -> Probed:
         """Let it probe another node."""
@@ -67,7 +68,7 @@ class NodeClient:
             async with self._session.request(
                 method, url + path, data=data, timeout=timeout, allow_redirects=False
             ) as response:
-                raw = await response.content.read(_MOST_BYTES)
+                raw = await _whole(response.content, url)
                 status = response.status
         except aiohttp.InvalidURL:
             raise NodeError(url, "is no URL; expected http://host:port") from None
@@ -79,7 +80,10 @@ class NodeClient:
         except (aiohttp.ClientError, OSError) as error:
             raise NodeError(url, f"hung up in the middle ({str(error) or type(error).__name__})") from None
         if status == 401:
-            reason = "it wants its token: name the environment variable with it (--token-env)"
+            reason = (
+                "it wants its token, and was shown none or another one: all nodes and who asks them share one, in "
+                "POINTSMAN_NODE_TOKEN or the environment variable that --token-env names"
+            )
             raise NodeError(url, reason, status)
         if status != 200:
             raise NodeError(url, _message(raw) or f"answered with status {status}", status)
@@ -87,6 +91,16 @@ class NodeClient:
             return msgspec.json.decode(raw, type=answer)
         except msgspec.MsgspecError as error:
             raise NodeError(url, f"is no pointsman node of this version: {error}", status) from None
+
+
+async def _whole(content: aiohttp.StreamReader, url: str) -> bytes:
+    """The body, which may come in pieces."""
+    raw = bytearray()
+    async for piece in content.iter_any():
+        raw += piece
+        if len(raw) > _MOST_BYTES:
+            raise NodeError(url, f"answered with more than {_MOST_BYTES >> 20} MiB; is it a pointsman node?")
+    return bytes(raw)
 
 
 class _ErrorBody(msgspec.Struct):

@@ -28,6 +28,13 @@ class NodeFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """A probe is under way."""
 
 
+class TicketOrder(msgspec.Struct, frozen=True):
+    """`POST /v1/ticket`, if it has a body."""
+
+    asker: str = ""
+    """Id of the node that will probe."""
+
+
 class Ticket(msgspec.Struct, frozen=True):
     """`POST /v1/ticket`: the right to probe this node once, soon."""
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import logging
 import os
+import secrets
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ import pointsman
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.node.client import NodeClient, NodeError
-from pointsman.edge.node.documents import NodeFacts, Probed, ProbeOrder, Ticket
+from pointsman.edge.node.documents import NodeFacts, Probed, ProbeOrder, Ticket, TicketOrder
 from pointsman.edge.telemetry import names
 from pointsman.edge.transfer.host import host_id
 from pointsman.edge.transfer.negotiation import NIXL, SHM, TCP
@@ -54,6 +55,8 @@ class NodeServer(Collector):
     ) -> None:
         """`transports`: that probes may use, best first; default: all that work here."""
         self._name = name
+        self._id = secrets.token_hex(8)
+        """By which it knows itself when it is asked by its own URL."""
         self._token = token
         self._digest = None if token is None else _digest(token.reveal())
         self._host = host_id()
@@ -79,7 +82,10 @@ class NodeServer(Collector):
                 web.post("/v1/probe", self._probe),
             ]
         )
-        self._runner = runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._runner = runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=1.0, handler_cancellation=True
+        )
+        # Who hung up waits for no probe: the machine is free for the next one at once.
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
@@ -138,6 +144,17 @@ class NodeServer(Collector):
 
     async def _ticket(self, request: web.Request) -> web.Response:
         try:
+            raw = await request.read()
+            asker = msgspec.json.decode(raw, type=TicketOrder).asker if raw else ""
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return _refused(400, f"what was asked can't be read: {error}")
+        if asker == self._id:
+            return _refused(
+                400,
+                "this URL leads back to the node that was to probe it: two URLs are one node, or it is localhost or a "
+                "name that each machine takes for itself; give an address that all nodes reach",
+            )
+        try:
             return _json(Ticket(self.probes.ticket(), self.probes.port))
         except BusyError as error:
             return _refused(409, str(error))
@@ -155,20 +172,20 @@ class NodeServer(Collector):
             reason = f"transport {unknown[0]} does not work here; there are {', '.join(self._transports)}"
             return _refused(400, reason)
         try:
-            self._slot.take(_PROBE_S)
+            turn = self._slot.take(_PROBE_S)
         except BusyError as error:
             return _refused(409, str(error))
         try:
             return await self._probed(order, target)
         finally:
-            self._slot.leave()
+            self._slot.leave(turn)
 
     async def _probed(self, order: ProbeOrder, target: EngineUrl) -> web.Response:
         host = urlsplit(target).hostname or ""
         mine = [name for name in self._transports if not order.transports or name in order.transports]
         try:
             async with NodeClient(self._token) as client:
-                ticket = await client.ticket(target)
+                ticket = await client.ticket(target, self._id)
             found = await measure(
                 host,
                 ticket.port,

@@ -11,9 +11,10 @@ from pointsman.edge.node.client import NodeClient, NodeError
 from pointsman.edge.node.documents import NodeFacts, ProbeOrder
 from pointsman.edge.transfer.probe.messages import LinkProbe, Sample
 
-_TRIES = 5
 _BUSY_S = 1.0
-"""Between two tries at a node that is probed by somebody else."""
+"""Between two tries at a node that is probed by somebody else …"""
+_FEWEST_TRIES = 15
+"""… which ends within so many: a ticket that nobody uses holds it for 10 s, and another's probe as long as ours."""
 _SLACK_S = 120.0
 """What a probe may take beyond its sizes' time: connections, answers that don't come."""
 
@@ -107,12 +108,13 @@ async def survey(
     reachable = [member for member in members if member.name not in unreachable]
     waiting = list(combinations(reachable, 2))
     busy: set[str] = set()
+    silent: set[str] = set()
     found: dict[tuple[str, str], Pair] = {}
     freed = asyncio.Event()
 
     async def probe(one: Member, other: Member) -> None:
         try:
-            pair = await _probed(client, one, other, order(other.url))
+            pair = await _probed(client, one, other, order(other.url), silent)
         finally:
             busy.difference_update((one.name, other.name))
             freed.set()
@@ -133,14 +135,37 @@ async def survey(
     return Survey(tuple(members), unreachable, tuple(pairs))
 
 
-async def _probed(client: NodeClient, one: Member, other: Member, order: ProbeOrder) -> Pair:
+async def _probed(client: NodeClient, one: Member, other: Member, order: ProbeOrder, silent: set[str]) -> Pair:
+    """One pair. `silent`: machines that did not answer when something had failed, and may cost minutes again."""
+    pair = Pair(
+        one.name, other.name, error=await _still_silent(client, [m for m in (one, other) if m.name in silent], silent)
+    )
+    if pair.error:
+        return pair
+    pair = await _tried(client, one, other, order)
+    if pair.error:
+        await _still_silent(client, (one, other), silent)
+    return pair
+
+
+async def _still_silent(client: NodeClient, members: Sequence[Member], silent: set[str]) -> str:
+    """Ask them again; why one does not answer, or nothing."""
+    said = await ask_all(client, [member.url for member in members])
+    errors = {member.name: error for member in members if isinstance(error := said[member.url], NodeError)}
+    silent.difference_update(member.name for member in members)
+    silent.update(errors)
+    return next((str(error) for error in errors.values()), "")
+
+
+async def _tried(client: NodeClient, one: Member, other: Member, order: ProbeOrder) -> Pair:
     limit_s = order.longest_s + _SLACK_S
-    for attempt in range(1, _TRIES + 1):
+    tries = max(_FEWEST_TRIES, round(order.longest_s))
+    for attempt in range(1, tries + 1):
         try:
             answer = await client.probe(one.url, order, limit_s)
             return Pair(one.name, other.name, answer.probe)
         except NodeError as error:
-            if error.status != 409 or attempt == _TRIES:
+            if error.status != 409 or attempt == tries:
                 return Pair(one.name, other.name, error=str(error))
         await asyncio.sleep(_BUSY_S)
     raise AssertionError("unreachable")

@@ -195,6 +195,36 @@ async def test_one_probe_at_a_time_and_a_ticket_that_nobody_uses_expires() -> No
         server.ticket()
 
 
+async def test_a_ticket_that_is_shown_too_late_does_not_disturb_who_came_after() -> None:
+    clock = Clock()
+    slot = Slot(clock)
+    server = ProbeServer(slot, host=HOST, limits=ProbeLimits(ticket_s=10))
+    await server.start("127.0.0.1", 0)
+    try:
+        ticket = server.ticket()
+        clock.now_s = 10.0
+        turn = slot.take(240)  # a probe from here
+        with pytest.raises(ProbeError, match="broke off"):
+            await measure("127.0.0.1", server.port, ticket, sizes_bytes=SIZES)
+        assert slot.taken
+        slot.leave(turn - 1)
+        assert slot.taken
+        slot.leave(turn)
+        assert not slot.taken
+    finally:
+        await server.close()
+
+
+async def test_the_smallest_size_is_cut_too_where_it_takes_too_long() -> None:
+    async with serving() as server, throttled(server.port, bytes_per_s=4e6) as port:
+        found = await probed(server, port, transports=("tcp",), sizes_bytes=(256 << 20,), size_s=0.1)
+    assert not found.broke
+    for samples in (found.forth, found.back):
+        assert len(samples) == 1
+        assert 32 * KIB < samples[0].size_bytes < 4 << 20
+    assert any("would have taken longer" in note for note in found.notes)
+
+
 async def test_a_probe_moves_no_more_than_it_may() -> None:
     async with serving(limits=ProbeLimits(most_bytes=200 * KIB)) as server:
         found = await probed(server, transports=("shm",), sizes_bytes=(64 * KIB,), size_s=10)

@@ -57,25 +57,24 @@ async def measure(
     except OSError as error:
         raise ProbeError(f"no connection to {host}:{port}: {error.strerror or error}") from None
     interface = interface_of(sock.getsockname()[0])
-    with contextlib.closing(Wire(sock)) as wire:
+    async with contextlib.AsyncExitStack() as stack:
+        wire = stack.enter_context(contextlib.closing(Wire(sock)))
         probe = _Probe(wire, clock_s)
+        stack.push_async_callback(probe.close)
         try:
             peer = await probe.open(ticket, tuple(transports), own_host)
             round_trip_ms = await probe.round_trip_ms()
         except (TransferError, EOFError, OSError, FramingError, TimeoutError) as error:
-            await probe.close()
             raise ProbeError(_reason(error, host, port)) from None
         broke = ""
         forth: list[Sample] = []
         back: list[Sample] = []
         try:
-            await probe.warm_up(min(sizes_bytes))
+            await probe.warm_up(min(sizes_bytes), size_s)
             await probe.series(probe.send, sizes_bytes, size_s, "forth", forth)
             await probe.series(probe.fetch, sizes_bytes, size_s, "back", back)
         except (TransferError, EOFError, OSError, FramingError, TimeoutError) as error:
             broke = _reason(error, host, port)
-        finally:
-            await probe.close()
     return LinkProbe(
         probe.transport,
         round_trip_ms,
@@ -96,6 +95,8 @@ class _Probe:
         self._into = memoryview(bytearray(CHUNK_BYTES))
         self._memory: ProbeMemory | None = None
         self._reader: Reader | None = None
+        self._fits: dict[str, int] = {}
+        """Bytes that fit into the time of one size, by way, as far as it was warmed up."""
         self.transport = ""
         self.notes: list[str] = []
 
@@ -125,11 +126,20 @@ class _Probe:
             took_ms.append((self._clock_s() - start_s) * 1000)
         return median(took_ms)
 
-    async def warm_up(self, size_bytes: int) -> None:
-        """One transfer each way that does not count: the first one over NIXL connects, which takes half a second."""
-        for move in (self.send, self.fetch):
-            async with asyncio.timeout(_ANSWER_S):
-                await move(size_bytes)
+    async def warm_up(self, size_bytes: int, size_s: float) -> None:
+        """Transfers each way that do not count, up to the smallest size: the first one over NIXL connects, which takes
+        half a second, and where that size is large, smaller ones show what of it fits into its time."""
+        for move, way in ((self.send, "forth"), (self.fetch, "back")):
+            size = min(size_bytes, UNIT_BYTES)
+            while True:
+                start_s = self._clock_s()
+                async with asyncio.timeout(_ANSWER_S):
+                    await move(size)
+                took_s = self._clock_s() - start_s
+                self._fits[way] = int(size * size_s / max(took_s, 1e-6))
+                if size == size_bytes or 8 * took_s > size_s:
+                    break
+                size = min(8 * size, size_bytes)
 
     async def series(
         self,
@@ -141,17 +151,16 @@ class _Probe:
     ) -> None:
         """All sizes in one direction, small ones first, into `samples`."""
         for wanted in sorted(set(sizes_bytes)):
-            size = wanted
-            if samples:
-                fits = int(samples[-1].size_bytes / samples[-1].took_ms * size_s * 1000)
-                if fits < wanted / 2:
-                    size = fits
-                    most = max(size, samples[-1].size_bytes)
-                    self.notes.append(
-                        f"{way}: more than {most / 1e6:.3g} MB at once would have taken longer than {size_s:g} s"
-                    )
-                    if size < 2 * samples[-1].size_bytes:
-                        return
+            size, before = wanted, samples[-1].size_bytes if samples else 0
+            fits = int(before / samples[-1].took_ms * size_s * 1000) if samples else self._fits[way]
+            if fits < wanted / 2 and (samples or wanted > UNIT_BYTES):
+                size = fits if samples else max(fits, UNIT_BYTES)
+                most = max(size, before)
+                self.notes.append(
+                    f"{way}: more than {most / 1e6:.3g} MB at once would have taken longer than {size_s:g} s"
+                )
+                if size < 2 * before:
+                    return
             if self.transport != TCP:
                 size = blocks_of(size) * UNIT_BYTES
             took_ms: list[float] = []

@@ -73,12 +73,21 @@ class _SharedReader:
     def __init__(self, neighbour: Neighbour, into: BlockMemory) -> None:
         self._neighbour = neighbour
         self._into = into
+        self._stopped = False
 
     async def read(self, size_bytes: int) -> None:
-        await asyncio.to_thread(self._copy, blocks_of(size_bytes))
+        copying = asyncio.ensure_future(asyncio.to_thread(self._copy, blocks_of(size_bytes)))
+        try:
+            await asyncio.shield(copying)
+        except asyncio.CancelledError:
+            self._stopped = True
+            await asyncio.wait([copying])  # memory that a thread still reads must not be given back
+            raise
 
     def _copy(self, blocks: int) -> None:
         for number in range(blocks):
+            if self._stopped:
+                return
             place = number % _BLOCKS
             self._neighbour.copy_block(place, self._into.bytes_of(place))
 

@@ -46,25 +46,32 @@ class Slot:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._until_s = float("-inf")
+        self._turn = 0
 
     @property
     def taken(self) -> bool:
         """Another one can't begin now."""
         return self._clock_s() < self._until_s
 
-    def take(self, limit_s: float) -> None:
-        """For so long at most. Raises BusyError."""
+    def take(self, limit_s: float) -> int:
+        """For so long at most; the number of the turn. Raises BusyError."""
         if self.taken:
             raise BusyError("another probe is under way on this machine; ask again when it has ended")
         self._until_s = self._clock_s() + limit_s
+        self._turn += 1
+        return self._turn
 
-    def extend(self, limit_s: float) -> None:
-        """The one that has it needs so long from now on."""
+    def extend(self, turn: int, limit_s: float) -> bool:
+        """That turn needs so long from now on; False: it is over."""
+        if turn != self._turn or not self.taken:
+            return False
         self._until_s = self._clock_s() + limit_s
+        return True
 
-    def leave(self) -> None:
-        """It has ended."""
-        self._until_s = float("-inf")
+    def leave(self, turn: int) -> None:
+        """That turn has ended; if its time was over and another one has begun, that one goes on."""
+        if turn == self._turn:
+            self._until_s = float("-inf")
 
 
 class ProbeServer:
@@ -78,7 +85,8 @@ class ProbeServer:
         self._transports = tuple(transports)
         self._host = host
         self._limits = limits or ProbeLimits()
-        self._ticket: str | None = None
+        self._ticket: tuple[str, int] | None = None
+        """The last one that nobody has shown yet, and its turn."""
         self._sock: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = memoryview(secrets.token_bytes(CHUNK_BYTES))
@@ -91,9 +99,10 @@ class ProbeServer:
 
     def ticket(self) -> str:
         """For one probe, which must begin soon. Raises BusyError."""
-        self._slot.take(self._limits.ticket_s)
-        self._ticket = secrets.token_hex(16)
-        return self._ticket
+        turn = self._slot.take(self._limits.ticket_s)
+        ticket = secrets.token_hex(16)
+        self._ticket = (ticket, turn)
+        return ticket
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError."""
@@ -150,11 +159,10 @@ class ProbeServer:
             except (FramingError, TimeoutError, EOFError, OSError):
                 self.strangers += 1
                 return
-            if ask.do != "open" or self._ticket is None or not hmac.compare_digest(ask.ticket, self._ticket):
+            turn = self._turn_of(ask)
+            if turn is None or not self._slot.extend(turn, self._limits.longest_s):
                 self.strangers += 1
                 return
-            self._ticket = None
-            self._slot.extend(self._limits.longest_s)
             conversation = _Conversation(wire, self._bytes, self._transports, self._host, address, self._limits)
             try:
                 async with asyncio.timeout(self._limits.longest_s):
@@ -165,8 +173,18 @@ class ProbeServer:
                 _log.exception("a probe broke off here")
             finally:
                 self.served += 1
-                self._slot.leave()
+                self._slot.leave(turn)
                 await conversation.close()
+
+    def _turn_of(self, ask: Ask) -> int | None:
+        """Of the ticket that it shows, which is good once."""
+        if ask.do != "open" or self._ticket is None:
+            return None
+        ticket, turn = self._ticket
+        if not hmac.compare_digest(ask.ticket.encode(), ticket.encode()):
+            return None
+        self._ticket = None
+        return turn
 
 
 class _Conversation:
