@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pointsman.core.model.kv_shape import HandShake, KvShape
+from pointsman.edge.serving.tenants.usage import delivered_tokens
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 from support.virtual.apart import apart
@@ -43,8 +44,10 @@ def test_its_answer_comes_as_it_was_asked_for(streamed: bool, usage: bool) -> No
     async def main(loop: VirtualLoop) -> None:
         async with apart(loop, decodes=1, kv=KvShape(HandShake.TRTLLM)) as fleet:
             steps = fleet.engines[1].kv.engine.counters.steps
+            exchanges = []
 
             async def chat(request: IncomingRequest, responder: Responder) -> None:
+                exchanges.extend(fleet.frontends[0].dispatcher._running.values())
                 assert json.loads(request.body)["disaggregated_params"]["request_type"] == "context_only"
                 responder.send(200, JSON[:1], json.dumps(said(message)).encode())
 
@@ -64,6 +67,7 @@ def test_its_answer_comes_as_it_was_asked_for(streamed: bool, usage: bool) -> No
                 assert json.loads(answer.body)["choices"][0]["message"] == message
             frontend = fleet.frontends[0]
             assert frontend.ledger.snapshot().totals.output_tokens == 1
+            assert [(one.sent, delivered_tokens(one)) for one in exchanges] == [(True, 8)], "its tenant is charged"
             assert dict(frontend.traffic.transfers) == {("apart", "answered"): 1}
             assert fleet.engines[1].kv.engine.counters.steps == steps
             await fleet.until(lambda: not fleet.at_rest(), 5.0)

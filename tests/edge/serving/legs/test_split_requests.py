@@ -10,6 +10,7 @@ import pytest
 
 from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.core.model.transfer import TransferMode, TransferRules
+from pointsman.edge.serving.tenants.usage import delivered_tokens
 from pointsman.edge.serving.timeouts import Timeouts
 from support.virtual.apart import KV, apart
 from support.virtual.client import Answer
@@ -382,6 +383,23 @@ def test_both_engines_are_free_when_the_client_leaves(when: Any) -> None:
             await at_rest(fleet)
             assert fleet.engines[0].kv.expired == 0
             assert transfers(fleet) == {("apart", "cancelled"): 2}
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("when", [prefilling, moving])
+def test_who_leaves_while_the_prompt_is_computed_is_charged_for_it(when: Any) -> None:
+    """Once, though two engines had it; as a request, too: else limits would be got round by leaving early."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop) as fleet:
+            _, task, _ = fleet.chat()
+            await when(fleet)
+            (exchange,) = fleet.frontends[0].dispatcher._running.values()
+            task.cancel()
+            await at_rest(fleet)
+            assert exchange.sent
+            assert delivered_tokens(exchange) == exchange.request.prompt_tokens > 0
 
     run_virtual(main)
 

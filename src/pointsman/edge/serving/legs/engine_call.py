@@ -48,6 +48,8 @@ class EngineCall:
         self.headers: Headers = ()
         self.error: PointsmanError | None = None
         """Why there is no whole answer."""
+        self.sent = False
+        """There was a connection to send it over."""
         self._origin, self._head, self._body = origin, head, body
         self._limit_s, self._deadline_s = limit_s, deadline_s
         self._parts: list[bytes] = []
@@ -80,7 +82,7 @@ class EngineCall:
         if self._over.done():  # it was interrupted meanwhile
             connection.abort()
             return
-        self._connection, self._sent_s = connection, self._loop.time()
+        self._connection, self._sent_s, self.sent = connection, self._loop.time(), True
         connection.send(self._head, self._body, self)
         await self._over
 
