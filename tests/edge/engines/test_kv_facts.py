@@ -128,6 +128,20 @@ async def test_it_is_not_asked_again_before_it_restarts(make_engine, session):
     assert engine.count("/v1/completions") == 1
 
 
+async def test_one_of_which_nothing_was_known_is_asked_when_it_tells_more(make_engine, session):
+    engine = await make_engine(vllm_answers(nixl=False))
+    http = EngineHttp(session, engine.url)
+
+    nothing = await told(http)
+    engine.answers["/metrics"] = vllm_answers()["/metrics"]
+    facts = await told(http, before=nothing)
+    again = await told(http, before=facts)
+
+    assert nothing.kv is None
+    assert facts.kv == again.kv == NIXL
+    assert engine.count("/v1/completions") == 1
+
+
 async def test_a_word_that_can_not_be_true_is_said_once(make_engine, session, caplog):
     engine = await make_engine(vllm_answers(nixl=False))
     http = EngineHttp(session, engine.url)

@@ -17,6 +17,7 @@ import tokenizers
 from pointsman.core.ledger.events import BlocksStored, KvFeedChanged, KvFeedState, WorkerJoined
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.ledger.snapshot import KvSnapshot
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.facts import Capabilities, EngineFacts, KvEventSource
@@ -391,7 +392,12 @@ async def test_a_feed_that_never_connects_is_told(bench):
 
 
 @pytest.mark.parametrize(
-    "facts", [replace(FACTS, kind="openai"), replace(FACTS, capabilities=Capabilities(chat=True, kv_events=()))]
+    "facts",
+    [
+        replace(FACTS, kind="openai"),
+        replace(FACTS, capabilities=Capabilities(chat=True, kv_events=())),
+        replace(FACTS, kv=KvShape(HandShake.SGLANG, alone=False)),
+    ],
 )
 async def test_engines_that_are_never_asked(bench, facts):
     bench.facts = facts

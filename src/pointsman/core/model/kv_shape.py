@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class HandShake(enum.StrEnum):
@@ -58,6 +58,11 @@ class KvShape:
     """Of its engine, where the hand-shake's number chooses one (SGLang)."""
     alone: bool = True
     """It serves whole requests, too. Without that only what can be split can be sent there (SGLang's `decode` mode)."""
+
+
+def off(kv: KvShape) -> KvShape | None:
+    """Of an engine that is to pass nothing on, nor take anything. One that serves halves only stays known as such."""
+    return None if kv.alone else replace(kv, gives=False, takes=False, parts=False)
 
 
 def mismatch(source: KvShape, target: KvShape) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pointsman.core.model.errors import ConfigError
+from pointsman.core.model.kv_shape import off
 from pointsman.core.model.worker import Role, WorkerSpec, worker_id
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.execution_group import KvEventEndpoints
@@ -83,7 +84,7 @@ class WorkerSource:
             migration=facts.capabilities.migration,
             tokenizer=facts.tokenizer,
             stream_usage=facts.capabilities.stream_usage is not False,
-            kv=facts.kv if self.moves_kv else None,
+            kv=facts.kv if self.moves_kv or facts.kv is None else off(facts.kv),
             place=self.place,
         )
 

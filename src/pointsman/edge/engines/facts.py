@@ -106,7 +106,7 @@ class EngineFacts:
         sources = self.capabilities.kv_events
         if sources:
             parts.append("KV events on " + " ".join(source.endpoint for source in sources))
-        if self.kv is not None:
+        if self.kv is not None and (self.kv.gives or self.kv.takes):
             parts.append(f"passes KV on ({self.kv.handshake})")
         return parts
 

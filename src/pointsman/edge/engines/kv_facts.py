@@ -8,7 +8,7 @@ from dataclasses import replace
 from pointsman.edge.engines.facts import EngineFacts
 from pointsman.edge.engines.http import EngineHttp
 from pointsman.edge.engines.kv_override import kv_shape
-from pointsman.edge.engines.kv_probe import keep_probed_kv, probe_kv, with_engine_ids
+from pointsman.edge.engines.kv_probe import keep_probed_kv, probe_kv, was_probed, with_engine_ids
 
 _log = logging.getLogger("pointsman.engines")
 
@@ -28,7 +28,10 @@ async def with_kv(
     if complaint is not None and before is None:
         _log.warning("%s: it passes no KV on: %s", http.url, complaint)
     facts = replace(facts, kv=kv)
-    facts = await probe_kv(http, facts) if before is None else keep_probed_kv(facts, before)
+    if before is None or not was_probed(before):
+        facts = await probe_kv(http, facts)
+    else:
+        facts = keep_probed_kv(facts, before)
     if facts.kv is None:
         return facts
     return replace(facts, kv=await with_engine_ids(http, facts.kv, None if before is None else before.kv))

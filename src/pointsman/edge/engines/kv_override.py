@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pointsman.core.model.kv_shape import HandShake, KvShape
+from pointsman.core.model.kv_shape import HandShake, KvShape, off
 from pointsman.edge.engines.facts import DISPLAY_NAMES, EngineFacts
 
 _BY_KIND: dict[str, dict[str, HandShake]] = {
@@ -22,6 +22,10 @@ _ONLY_IF_NAMED = (HandShake.LLAMACPP_SLOTS,)
 """Whether two servers see one directory is nothing that they know."""
 
 
+_TELL_ALL = (HandShake.BLOCKS, HandShake.SGLANG)
+"""Engines that have no other connector beside the one that they tell."""
+
+
 def kv_shape(facts: EngineFacts, transport: str | None) -> tuple[KvShape | None, str | None]:
     """The shape that holds, and what is wrong with what was said; `transport`: `cache_transport` of the node.
 
@@ -36,9 +40,11 @@ def kv_shape(facts: EngineFacts, transport: str | None) -> tuple[KvShape | None,
     if transport is None:
         return told, None
     handshake = _BY_KIND.get(facts.kind, {}).get(transport)
-    if told is not None and (handshake is None or handshake is told.handshake):
+    if told is not None and (
+        handshake in (None, told.handshake) or told.handshake in _TELL_ALL or transport in told.transports
+    ):
         if told.transports and transport not in told.transports:
-            return None, f"cache_transport: {transport} is none of its own: {', '.join(told.transports)}"
+            return off(told), f"cache_transport: {transport} is none of its own: {', '.join(told.transports)}"
         return replace(told, transports=(transport,)), None
     if handshake is None:
         name = DISPLAY_NAMES.get(facts.kind, facts.kind)

@@ -23,10 +23,12 @@ _PUSHES = (
     "its KV connector writes KV to others instead of letting them read it, which is not supported: "
     "start it with NixlConnector"
 )
-_NO_PARAMS = "it has a KV connector and hands nothing over: see its log"
+_NO_PARAMS = "asked for KV for another engine it hands nothing over: start it with NixlConnector, or see its log"
 _LOOPBACK_HINT = (
     "its KV can be read on its own host only: set VLLM_NIXL_SIDE_CHANNEL_HOST to an address that other engines reach"
 )
+
+_PROBED = (_NO_PARAMS, _PUSHES, _LOOPBACK_HINT)
 
 
 class _Told(msgspec.Struct):
@@ -80,10 +82,17 @@ def keep_probed_kv(facts: EngineFacts, before: EngineFacts) -> EngineFacts:
     kv, known = facts.kv, before.kv
     if kv is None or kv.handshake is not HandShake.VLLM_NIXL:
         return facts
-    probed = (_NO_PARAMS, _PUSHES, _LOOPBACK_HINT)
-    hints = (*facts.hints, *(hint for hint in before.hints if hint in probed))
+    hints = (*facts.hints, *(hint for hint in before.hints if hint in _PROBED))
     kept = None if known is None else replace(kv, tensor_parallel=known.tensor_parallel)
     return replace(facts, kv=kept, hints=hints)
+
+
+def was_probed(before: EngineFacts) -> bool:
+    """Whether a call told what it can; not so where nothing was known that could be asked for."""
+    known = before.kv
+    return (known is not None and known.handshake is HandShake.VLLM_NIXL) or any(
+        hint in _PROBED for hint in before.hints
+    )
 
 
 async def with_engine_ids(http: EngineHttp, kv: KvShape, before: KvShape | None) -> KvShape:

@@ -86,10 +86,11 @@ class Endings:
         retry_after_ms = plan.retry_after_ms if isinstance(plan, Reject) else None
         exclusion = decision.view.column(Column.EXCLUSION)
         full = bool(((exclusion == Exclusion.QUEUE_FULL) | (exclusion == Exclusion.AT_CAP)).any())
+        apart = f"; it can't be split between two engines: {exchange.whole}" if exchange.whole else ""
         self.failed(
             exchange,
             429 if full else 503,
-            f"{reason} for model {exchange.request.model!r} ({reasons(decision.view)})",
+            f"{reason} for model {exchange.request.model!r} ({reasons(decision.view)}){apart}",
             retry_after_s=(retry_after_ms or 1000.0) / 1000,
             code="engines_full" if full else "no_engine_available",
         )

@@ -77,12 +77,13 @@ class KvCheck:
         self._checks: dict[str, asyncio.Task[None]] = {}
 
     def engine_known(self, source: WorkerSource, facts: EngineFacts, joined: Collection[WorkerId]) -> None:
-        """Check it if something joined. A server of the kind `openai` is never asked to compute anything."""
+        """Check it if something joined. Never asked are servers of the kind `openai`, and engines of halves only."""
         if not joined:
             return
         self.engine_left(source)
         models = source.models or facts.models
-        if facts.kind == "openai" or not models or not sends_kv_events(source, facts):
+        halves = facts.kv is not None and not facts.kv.alone
+        if facts.kind == "openai" or halves or not models or not sends_kv_events(source, facts):
             return
         engine = CheckedEngine(
             name=source.name,

@@ -9,6 +9,7 @@ import pytest
 from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.events import CanaryResult
 from pointsman.core.model.fault import Fault
+from pointsman.core.model.kv_shape import HandShake, KvShape
 from pointsman.core.model.view import Exclusion
 
 
@@ -71,6 +72,15 @@ class TestWho:
         assert len(of(scene, "a")) == 1
         assert of(scene, "b") == []
         assert scene.health("b").canary.off == "servers of kind openai are never asked to compute anything"
+
+    def test_engines_that_serve_halves_only_could_not_answer_one(self, scene_of) -> None:
+        scene = scene_of()
+        scene.join("a", kind="sglang", kv=KvShape(HandShake.SGLANG, alone=False))
+        scene.join("b", kind="sglang", kv=KvShape(HandShake.SGLANG))
+        scene.wait(200)
+        assert of(scene, "a") == []
+        assert of(scene, "b")
+        assert scene.health("a").canary.off == "it serves halves of requests only"
 
     def test_switched_off(self, scene_of) -> None:
         scene = scene_of("a", "b", canary=False)

@@ -322,3 +322,20 @@ def test_a_decode_engine_that_dies_is_the_one_that_is_left_out() -> None:
         assert asked[0][0].header(b"x-pointsman-prefill-worker") == b"e0/0"
 
     scene(main, decodes=2, kv=HALVES)
+
+
+def test_an_engine_for_halves_that_is_well_again_is_used_again_without_a_canary() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        for number in range(40):
+            await fleet.chat(max_tokens=2)[1]
+            if (failed := rooms.seen.count("e0 ended")) and number > 20:
+                break
+        rooms.status = 200
+        rooms.seen.clear()
+        for _ in range(60):
+            await asyncio.sleep(2.0)
+            await fleet.chat(max_tokens=2)[1]
+        assert failed < 20, "it was left out meanwhile"
+        assert rooms.seen.count("e0 ended") > 5
+
+    scene(main, rooms=Rooms(status=500, failing=0), prefills=2, kv=HALVES)

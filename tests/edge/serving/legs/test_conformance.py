@@ -229,6 +229,7 @@ async def test_a_request_that_can_not_be_split_says_that_nobody_takes_it_whole(p
     answer = await pair.ask(COMPLETIONS, {"prompt": "a", "n": 2})
     assert answer.status == 503
     assert b"its role does not fit" in answer.body
+    assert b"n asks for more than one answer" in answer.body
     assert (pair.prefill.asked, pair.decode.asked) == ([], [])
     pair.check()
 

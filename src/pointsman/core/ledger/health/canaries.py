@@ -33,6 +33,8 @@ def why_no_canary(settings: HealthSettings, spec: WorkerSpec, crashed: bool) -> 
         return "switched off"
     if spec.kind in _NO_CANARY_KINDS:
         return f"servers of kind {spec.kind} are never asked to compute anything"
+    if spec.kv is not None and not spec.kv.alone:
+        return "it serves halves of requests only"
     if crashed:
         return "earlier processes of this engine died of canaries"
     return None
