@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -66,6 +67,19 @@ def test_penalties_and_bias() -> None:
     assert choose(-LOGITS, Sampling(**greedy, repetition_penalty=2.0), [3, 4], []).token == 2, "those above shrink"
     assert choose(LOGITS, Sampling(**greedy, logit_bias={4: 100.0}), [], []).token == 4
     assert LOGITS[4] == np.float32(math.log(0.0625)), "logits are left as they were"
+
+
+@given(
+    penalty=st.one_of(st.floats(1e-320, 1e308), st.sampled_from([5e-324, 1e-300, 1e-38, 1e38, 1e300])),
+    temperature=st.floats(0.01, 2.0),
+    logits=st.lists(st.integers(-30, 30), min_size=3, max_size=3),
+)
+def test_extreme_values_are_no_chance_of_their_own(penalty: float, temperature: float, logits: list[int]) -> None:
+    sampling = Sampling(temperature=temperature, repetition_penalty=penalty, seed=1, top_k=1)
+    values = np.array([*logits, 0.0], np.float32)
+    with np.errstate(invalid="raise", divide="raise"):
+        token = choose(values, sampling, [0, 3], []).token
+    assert token == choose(values, dataclasses.replace(sampling, temperature=0.0), [0, 3], []).token
 
 
 def test_logprobs_are_those_of_the_model() -> None:

@@ -153,6 +153,14 @@ async def test_an_engine_with_a_seed_repeats_itself(stack: AsyncExitStack, sessi
     assert seen[0] == seen[1]
 
 
+async def test_almost_no_temperature_is_a_small_one(client: Client) -> None:
+    async def text(temperature: float) -> str:
+        return str((await client.complete(temperature=temperature, seed=1)).json["choices"][0]["text"])
+
+    assert await text(1e-310) == await text(1e-5) == await text(0.01)
+    assert (await text(1e-310))[0] == (await text(0))[0]
+
+
 async def test_bias_and_penalties_change_the_choice(client: Client) -> None:
     plain = await greedy_ids(client, "abc", 8)
     banned = await client.complete("abc", max_tokens=8, return_token_ids=True, logit_bias={str(plain[0]): -100})

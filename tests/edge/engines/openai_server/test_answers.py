@@ -165,6 +165,13 @@ async def test_the_request_id_becomes_the_answers_id(client: Any) -> None:
         ({"min_tokens": 17}, 400, "min_tokens must be between 0 and max_tokens=16", "min_tokens"),
         ({"stop_token_ids": [-1]}, 400, "Token id -1 is out of vocabulary", "stop_token_ids"),
         ({"kv_transfer_params": 7}, 400, "Expected `object | null`", "kv_transfer_params"),
+        ({"prompt": [-1, 3]}, 400, "Token id -1 is out of vocabulary", "prompt"),
+        ({"prompt": [10**400]}, 400, "Expected `int` <= 9223372036854775807", "prompt[0]"),
+        ({"top_k": 10**400}, 400, "Expected `int` <= 9223372036854775807", "top_k"),
+        ({"top_k": -(10**400)}, 400, "Expected `int` >= -9223372036854775808", "top_k"),
+        ({"max_tokens": 10**4000}, 400, "Expected `int` <= 9223372036854775807", "max_tokens"),
+        ({"seed": 2**63}, 400, "Expected `int` <= 9223372036854775807", "seed"),
+        ({"logit_bias": {"9" * 5000: 1}}, 400, "no token id of this model", "logit_bias"),
     ],
 )
 async def test_bad_requests_have_vllms_error_shape(

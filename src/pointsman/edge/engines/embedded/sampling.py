@@ -20,6 +20,7 @@ __all__ = ["Chosen", "Sampling", "choose", "likeliest", "log_softmax"]
 Floats = NDArray[np.float64]
 
 _NEVER = np.float32(-np.inf)
+_TINY, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 def choose(logits: Array, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> Chosen:
@@ -58,8 +59,10 @@ def _adjusted(logits: Array, sampling: Sampling, prompt: Sequence[int], answer: 
     if sampling.repetition_penalty != 1.0:
         seen = np.unique(np.concatenate([np.asarray(prompt, np.intp), np.asarray(answer, np.intp)]))
         old = values[seen]
-        penalty = np.float32(sampling.repetition_penalty)
-        values[seen] = np.where(old > 0, old / penalty, old * penalty)
+        # A penalty of any size leaves numbers: two infinities have no difference.
+        penalty = np.float32(min(max(sampling.repetition_penalty, _TINY), _MOST))
+        with np.errstate(over="ignore"):
+            values[seen] = np.where(old > 0, old / penalty, old * penalty).clip(-_MOST, _MOST)
     if (sampling.presence_penalty or sampling.frequency_penalty) and answer:
         counts = Counter(answer)
         tokens = np.fromiter(counts, np.intp, len(counts))

@@ -5,13 +5,16 @@ Other fields are accepted and change nothing, unless an engine refuses them (`Sp
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from pointsman.edge.engines.openai_server.errors import bad_request
 
 MAX_CHOICES = 128
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Longer numbers can neither be computed with nor be written into messages."""
 
 
 class StreamOptions(msgspec.Struct):
@@ -42,13 +45,13 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     """Fields that chat and completions share."""
 
     model: str | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    n: int | None = None
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 | None = None
+    n: Int64 | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Int64] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -57,14 +60,14 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int64 | None = None
     min_p: float | None = None
-    seed: int | None = None
+    seed: Int64 | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Int64 | None = None
     response_format: dict[str, object] | None = None
     kv_transfer_params: dict[str, object] | None = None
     structured_outputs: object = None
@@ -84,22 +87,22 @@ class ChatBody(GenerationBody, kw_only=True):
     """`POST /v1/chat/completions`."""
 
     messages: list[Message]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Int64 | None = None
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
     add_generation_prompt: bool = True
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Int64 | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | Int64 | list[Int64]]
     add_special_tokens: bool = True
-    logprobs: int | None = None
+    logprobs: Int64 | None = None
     suffix: str | None = None
-    best_of: int | None = None
+    best_of: Int64 | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
@@ -118,7 +121,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[Int64]
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)

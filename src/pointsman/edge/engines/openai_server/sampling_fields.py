@@ -12,6 +12,9 @@ from pointsman.edge.engines.openai_server.sampling import Sampling
 
 MAX_LOGPROBS = 20
 _MOST_BIAS = 100.0
+_MOST_DIGITS = 20
+_LEAST_TEMPERATURE = 0.01
+"""What vLLM takes for anything between it and 0: below, logits are divided to infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ def read_sampling(
         return float(given)
 
     temperature = value("temperature", 0.0, math.inf)
+    if temperature:
+        temperature = max(temperature, _LEAST_TEMPERATURE)
     min_tokens = body.min_tokens or 0
     if not 0 <= min_tokens <= most_tokens:
         raise bad_request(f"min_tokens must be between 0 and max_tokens={most_tokens}, got {min_tokens}.", "min_tokens")
@@ -78,8 +83,9 @@ def _end_ids(body: GenerationBody, defaults: ModelDefaults, vocabulary: int) -> 
 def _bias(given: Mapping[str, float] | None, vocabulary: int) -> dict[int, float]:
     bias: dict[int, float] = {}
     for key, value in (given or {}).items():
-        if not key.isascii() or not key.isdigit() or int(key) >= vocabulary:
-            raise bad_request(f"logit_bias has {key!r}, which is no token id of this model.", "logit_bias")
+        if not key.isascii() or not key.isdigit() or len(key) > _MOST_DIGITS or int(key) >= vocabulary:
+            shown = key if len(key) <= _MOST_DIGITS else f"{key[:_MOST_DIGITS]}…"
+            raise bad_request(f"logit_bias has {shown!r}, which is no token id of this model.", "logit_bias")
         bias[int(key)] = min(_MOST_BIAS, max(-_MOST_BIAS, value))
     return bias
 

@@ -170,7 +170,8 @@ class SpecMaker:
             if not tokens:
                 raise bad_request("The decoder prompt cannot be empty", "prompt")
             if min(tokens) < 0 or max(tokens) >= self._text.vocabulary:
-                raise bad_request(f"Token id {max(tokens)} is out of vocabulary", "prompt")
+                wrong = min(tokens) if min(tokens) < 0 else max(tokens)
+                raise bad_request(f"Token id {wrong} is out of vocabulary", "prompt")
         return tuple(prompts)
 
 
