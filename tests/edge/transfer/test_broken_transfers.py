@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,7 +17,9 @@ from pointsman.edge.transfer.errors import Failure, TransferError
 from pointsman.edge.transfer.framing import Wire
 from pointsman.edge.transfer.layout import BlockLayout
 from pointsman.edge.transfer.messages import Answer, Ask
+from pointsman.edge.transfer.server import TransferServer
 from support.transfers import LAYOUT, TOKEN, Source, Target, client, serving
+from support.virtual_time import run_virtually
 
 Change = Callable[[int, bytes], bytes | None]
 """Number of the connection, what the source sends on it → what arrives; None: cut after what came before."""
@@ -216,3 +219,43 @@ async def test_who_asks_and_does_not_read_is_cut_off() -> None:
         while server.connections:
             await asyncio.sleep(0.005)
         wire.close()
+
+
+def test_a_slow_link_takes_its_time_over_a_large_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        source, target = Source(BIG), Target()
+        mine, slow, its, far = (*socket.socketpair(), *socket.socketpair())
+        for end in (mine, slow, its, far):
+            end.setblocking(False)
+
+        async def back() -> None:
+            while data := await loop.sock_recv(its, 4096):
+                await asyncio.sleep(0.5)
+                await loop.sock_sendall(slow, data)
+
+        async def forth() -> None:
+            while data := await loop.sock_recv(slow, 4096):
+                await loop.sock_sendall(its, data)
+
+        async def connect(host: str, port: int) -> Wire:
+            return Wire(mine)
+
+        monkeypatch.setattr(Wire, "connect", connect)
+        server = TransferServer(source.memory, source.grant, ("tcp",))
+        tasks = [asyncio.create_task(work) for work in (server._serve(far), back(), forth())]
+        source.wanted = source.wanted[:2]
+        report = await client("tcp", layout=BIG, idle_s=2.0, most_resumed=0).read(
+            source.peer(1), source.wanted, target.put
+        )
+        assert target.equals(source)
+        assert loop.time() - 1_000 > 2 * BIG.block_bytes / 4096 * 0.5
+        assert source.grant.extended > 1 + len(source.wanted)  # also within a block
+        assert report.resumed == 0
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for end in (slow, its):
+            end.close()
+
+    run_virtually(run())

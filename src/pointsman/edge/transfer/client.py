@@ -29,6 +29,9 @@ from pointsman.edge.transfer.nixl_agent import NixlAgent
 
 _log = logging.getLogger("pointsman.transfer")
 _TURN_BYTES = 4 << 20
+_MOST_SAID = 1000
+_NIXL_AGAIN_S = 60.0
+"""After it failed: each try may take as long as its time-out."""
 
 
 class _Read:
@@ -82,6 +85,9 @@ class TransferClient:
         self._codec_for = codec_for
         self._nixl = nixl
         self._nixl_free = asyncio.Lock()
+        self._said: set[tuple[str, str]] = set()
+        self._without_nixl: dict[str, float] = {}
+        """Engines to which it did not work, and until when they are read another way, on the event loop's clock."""
         self._places = asyncio.Semaphore(most_at_once)
         self._connect_s = connect_s
         self._idle_s = idle_s
@@ -96,7 +102,7 @@ class TransferClient:
             raise TransferError(Failure.LOCAL, "no transport is allowed here")
         async with self._places:
             began_s = time.perf_counter()
-            read = _Read(peer, wanted, put, self._transports)
+            read = _Read(peer, wanted, put, self._ways_to(peer))
             while read.missing:
                 await self._attempt(read)
             ended_s = time.perf_counter()
@@ -113,6 +119,13 @@ class TransferClient:
             resumed=read.resumed,
             repeated=read.repeated,
         )
+
+    def _ways_to(self, peer: Peer) -> tuple[str, ...]:
+        now_s, failed = asyncio.get_running_loop().time(), self._without_nixl
+        for name in [name for name, until_s in failed.items() if until_s <= now_s]:
+            del failed[name]
+        others = tuple(way for way in self._transports if way != NIXL)
+        return others if others and peer.name in failed else self._transports
 
     async def renew(self, peer: Peer) -> bool:
         """See `Transfer`."""
@@ -178,8 +191,14 @@ class TransferClient:
         """A transport that was chosen does not work after all: the next best one."""
         if len(read.transports) < 2:
             raise error
-        _log.info("KV from %s goes another way than %s: %s", read.peer.name, read.transport, error)
+        self._say(read.peer, f"goes another way than {read.transport}: {error}")
         read.transports = tuple(name for name in read.transports if name != read.transport)
+
+    def _say(self, peer: Peer, what: str) -> None:
+        """Once of each peer."""
+        if (peer.name, what) not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add((peer.name, what))
+            _log.warning("KV from %s %s", peer.name, what)
 
     async def _ask(self, read: _Read, wire: Wire) -> None:
         size = len(read.missing) * self._layout.block_bytes
@@ -200,6 +219,8 @@ class TransferClient:
         if read.first_s is None:
             read.first_s = time.perf_counter()
         read.transport, read.codec = answer.transport, answer.codec
+        if answer.transport == TCP and answer.codec != ask.codec:
+            self._say(read.peer, f"comes with codec {answer.codec}: {ask.codec} is not known there")
         places = list(read.missing)
         if answer.transport == TCP:
             await self._over_tcp(read, places, wire)
@@ -214,7 +235,7 @@ class TransferClient:
     async def _over_tcp(self, read: _Read, places: Sequence[int], wire: Wire) -> None:
         coding = codec(read.codec)
         staging = memoryview(bytearray(self._most_block_bytes))
-        async with asyncio.timeout(self._idle_s) as limit:
+        async with wire.moving(self._idle_s):
             for place in places:
                 frame = await self._frame(read, place, wire)
                 if frame.wire_bytes > self._most_block_bytes or frame.codec != coding.number:
@@ -228,12 +249,11 @@ class TransferClient:
                     else:
                         contents = await asyncio.to_thread(coding.decoded, data, self._layout)
                     self._hand_on(read, place, contents)
-                self._go_on(limit)
 
     async def _over_memory(self, read: _Read, places: Sequence[int], wire: Wire, neighbour: Neighbour) -> None:
         staging = memoryview(bytearray(self._layout.block_bytes))
         copied = 0
-        async with asyncio.timeout(self._idle_s) as limit:
+        async with wire.moving(self._idle_s) as moved:
             for place in places:
                 frame = await self._frame(read, place, wire)
                 neighbour.copy_block(frame.number, staging)
@@ -242,7 +262,7 @@ class TransferClient:
                 if copied > _TURN_BYTES:
                     copied = 0
                     await asyncio.sleep(0)
-                self._go_on(limit)
+                moved()
 
     async def _over_nixl(self, read: _Read, places: Sequence[int], wire: Wire, answer: Answer) -> None:
         agent, offer = self._nixl, answer.nixl
@@ -258,18 +278,17 @@ class TransferClient:
                 reading = loop.run_in_executor(agent.thread, agent.read, offer, numbers, self._idle_s)
                 try:
                     await asyncio.shield(reading)
+                except TransferError as error:
+                    self._without_nixl[read.peer.name] = loop.time() + _NIXL_AGAIN_S
+                    if len(read.transports) < 2:
+                        raise
+                    raise TransferError(Failure.LOCAL, str(error)) from None
                 except asyncio.CancelledError:
                     # The staging area must not be used again before that has ended.
                     await asyncio.wait([reading])
                     raise
                 for at, (place, frame) in enumerate(zip(some, frames, strict=True)):
                     self._check(read, place, frame, agent.staged(at))
-
-    def _go_on(self, limit: asyncio.Timeout) -> None:
-        """Something came: the time-out begins anew. Not for each block, since that costs more than small blocks do."""
-        now_s, when_s = asyncio.get_running_loop().time(), limit.when()
-        if when_s is not None and when_s - now_s < self._idle_s * 0.9:
-            limit.reschedule(now_s + self._idle_s)
 
     async def _frame(self, read: _Read, place: int, wire: Wire) -> Frame:
         head = bytearray(FRAME_BYTES)

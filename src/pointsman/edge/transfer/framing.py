@@ -6,9 +6,11 @@ A message is `PKV1`, its length (u32, little-endian), and JSON. What follows it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -42,6 +44,7 @@ class Wire:
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._start = self._end = 0
         self._turn_bytes = 0
+        self._moved: Callable[[], None] | None = None
 
     @classmethod
     async def connect(cls, host: str, port: int) -> Wire:
@@ -65,6 +68,29 @@ class Wire:
     def close(self) -> None:
         """At once, without a farewell."""
         self._sock.close()
+
+    @contextlib.asynccontextmanager
+    async def moving(self, idle_s: float, also: Callable[[], None] | None = None) -> AsyncIterator[Callable[[], None]]:
+        """A time limit that begins anew with whatever is sent or received, and when what this yields is called.
+
+        However large a block and slow a link is, it is over only when nothing moves. `also` is called as often.
+        Raises TimeoutError.
+        """
+        async with asyncio.timeout(idle_s) as limit:
+
+            def moved() -> None:
+                now_s, when_s = self._loop.time(), limit.when()
+                # Not each time, since that costs more than small blocks do.
+                if when_s is not None and when_s - now_s < idle_s * 0.9:
+                    limit.reschedule(now_s + idle_s)
+                if also is not None:
+                    also()
+
+            self._moved = moved
+            try:
+                yield moved
+            finally:
+                self._moved = None
 
     async def send(self, *parts: bytes | memoryview) -> None:
         """All of the parts, gathered by the system. Raises OSError."""
@@ -126,6 +152,8 @@ class Wire:
         return count
 
     async def _took(self, count: int) -> None:
+        if self._moved is not None:
+            self._moved()
         self._turn_bytes += count
         if self._turn_bytes >= _TURN_BYTES:
             self._turn_bytes = 0

@@ -113,7 +113,9 @@ class Neighbour:
 
 
 def _opened(offer: ShareOffer) -> mmap.mmap:
-    descriptor = os.open(f"/proc/{offer.pid}/fd/{offer.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    # What lies there in a container's own /proc may be anything: a pipe would be waited for.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(f"/proc/{offer.pid}/fd/{offer.descriptor}", flags)
     try:
         if os.fstat(descriptor).st_size != _HEAD_BYTES + offer.bytes:
             raise ValueError("its size is another one")

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Sequence
 import xxhash
 
 from pointsman.edge.transfer.blocks import Grant, KvSource
-from pointsman.edge.transfer.codecs import NONE, Codec, codec
-from pointsman.edge.transfer.errors import TransferError
+from pointsman.edge.transfer.codecs import NONE, Codec, codec, codec_names
 from pointsman.edge.transfer.framing import FramingError, Wire
 from pointsman.edge.transfer.memory import BlockMemory
 from pointsman.edge.transfer.messages import PROTOCOL, Answer, Ask, Frame, NixlOffer
@@ -37,12 +36,15 @@ class TransferServer:
         first_word_s: float = 5.0,
         idle_s: float = 30.0,
     ) -> None:
-        """`first_word_s`: how long a stranger may say nothing; `idle_s`: how long a peer may read or say nothing."""
+        """`most_connections`: further ones wait. `first_word_s`: how long a stranger may say nothing.
+
+        `idle_s`: how long a peer may say nothing, or read nothing.
+        """
         self._memory = memory
         self._source = source
         self._transports = tuple(transports)
         self._nixl = nixl
-        self._most = most_connections
+        self._places = asyncio.Semaphore(most_connections)
         self._first_word_s = first_word_s
         self._idle_s = idle_s
         self._sock: socket.socket | None = None
@@ -51,8 +53,6 @@ class TransferServer:
         self.port = 0
         self.strangers = 0
         """Connections closed because what they said was no request with a right token."""
-        self.turned_away = 0
-        """Connections closed because there were too many."""
         self.sent_bytes = 0
         """Of blocks, over connections."""
 
@@ -96,17 +96,17 @@ class TransferServer:
     async def _accept(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await self._places.acquire()
             try:
                 peer, _ = await loop.sock_accept(sock)
             except OSError as error:
+                self._places.release()
                 _log.warning("no KV transfer can be accepted now: %s", error)
                 await asyncio.sleep(1.0)
                 continue
-            if self.connections >= self._most:
-                self.turned_away += 1
-                peer.close()
-                continue
-            self._keep(loop.create_task(self._serve(peer)))
+            serving = loop.create_task(self._serve(peer))
+            serving.add_done_callback(lambda _: self._places.release())
+            self._keep(serving)
 
     async def _serve(self, peer: socket.socket) -> None:
         with contextlib.closing(Wire(peer)) as wire:
@@ -143,11 +143,9 @@ class TransferServer:
 
     async def _read(self, ask: Ask, grant: Grant, wire: Wire) -> None:
         transport = best_common(ask.transports, self._available())
-        try:
-            error = self._refusal(ask, grant, transport)
-            coding = codec(ask.codec if transport == TCP else NONE)
-        except TransferError as refused:
-            error = str(refused)
+        error = self._refusal(ask, grant, transport)
+        # One that only the other side knows is no reason to move nothing: the answer says which it is.
+        coding = codec(ask.codec if transport == TCP and ask.codec in codec_names() else NONE)
         if error is not None or transport is None:
             await self._timed(wire.send_message(Answer(error=error or "")))
             return
@@ -164,7 +162,8 @@ class TransferServer:
                 return
             grant.extend()
             parts = await self._parts(ask.blocks[first : first + per_call], grant, transport, coding)
-            await self._timed(wire.send(*parts))
+            async with wire.moving(self._idle_s, grant.extend):
+                await wire.send(*parts)
             if not grant.alive:
                 # What was sent last may not be what it was said to be; the reader's checksum says so.
                 raise EOFError("the lease ended")
