@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pointsman.core.model.errors import ConfigError
 from pointsman.edge.engines.embedded.transfer_settings import CODECS, TransferSettings, transfer_address
 from pointsman.edge.transfer.negotiation import AUTO, TRANSPORTS
 
@@ -52,6 +53,9 @@ def take_transfer_settings(given: dict[str, Any]) -> TransferSettings | None:
     said = {name: given.pop(name) for name in TRANSFER_OPTIONS & given.keys()}
     where = said.pop("kv_transfer", None)
     if where == _OFF:
+        if said:
+            flag = "--" + min(said).replace("_", "-")
+            raise ConfigError(f"{flag}: is for KV that moves, and --kv-transfer is off; remove one of them")
         return None
     if where is not None:
         said["kv_host"], said["kv_port"] = transfer_address(where)

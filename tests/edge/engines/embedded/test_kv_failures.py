@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import Any
 
@@ -88,6 +89,93 @@ async def test_params_that_make_no_sense_are_refused_by_field(params: dict[str, 
         refused = await d.complete(PROMPT, 8, 400, kv_transfer_params={**whole, **params})
         assert message in refused["error"]["message"]
         assert not len(d.handover.fetches)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "field"),
+    [
+        ({"token_ids": [-1, 5]}, "Token id -1 is out of vocabulary", "token_ids"),
+        ({"token_ids": [5, 99_999]}, "Token id 99999 is out of vocabulary", "token_ids"),
+        ({"token_ids": []}, "The prompt cannot be empty", "token_ids"),
+        ({"prompt": "x", "token_ids": [5]}, "Give exactly one of", "token_ids"),
+        ({"prompt": "x", "max_tokens": -1}, "max_tokens must not be negative", "max_tokens"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages", "messages[0].content"),
+    ],
+)
+async def test_what_can_not_be_held_is_refused_by_field(body: dict[str, object], message: str, field: str) -> None:
+    async with movers(1) as (p,):
+        refused = await p.post("/kv/hold", body, 400)
+        assert message in refused["error"]["message"]
+        assert refused["error"]["param"] == field
+
+
+async def test_null_means_the_model_that_is_served() -> None:
+    chat = {"model": None, "messages": [{"role": "user", "content": "as long as two blocks of tokens are, or more"}]}
+    async with movers(1) as (p,):
+        answer = await p.post("/v1/chat/completions", {**chat, "max_tokens": 1})
+        held = await p.post("/kv/hold", chat)
+        assert held["remote_num_tokens"] == answer["usage"]["prompt_tokens"] // 16 * 16 > 0
+
+
+async def test_a_client_that_gives_each_request_the_same_id_disturbs_no_prompt_that_is_held() -> None:
+    async with movers(1) as (p,):
+        names = set()
+        for number in range(20):
+            body = {"prompt": [number + 5], "max_tokens": 1, "kv_transfer_params": COMPUTE_FOR_ANOTHER}
+            async with p.http.post(
+                p.server.url + "/v1/completions", json=body, headers={"x-request-id": "mine"}
+            ) as answer:
+                assert answer.status == 200, await answer.text()
+                names.add((await answer.json())["kv_transfer_params"]["remote_request_id"])
+            gc.collect()
+        assert len(names) == len(p.handover.leases) == 20
+        for name in names:
+            assert await p.post("/kv/release", {"remote_request_id": name}) == {"released": True}
+        await p.at_rest()
+
+
+async def test_what_goes_wrong_with_a_hold_is_told_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with movers(1) as (p,):
+
+        def broken(*given: object) -> None:
+            raise RuntimeError("no hold today")
+
+        monkeypatch.setattr(p.handover, "hold", broken)
+        running = asyncio.create_task(p.complete(PROMPT, 60))
+        while not p.engine.model.running:
+            await asyncio.sleep(0)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="no hold today"):
+                await p.handover.held(PROMPT, None, None, None)
+        assert len(ids(await running)) == 60
+
+
+async def test_an_engine_that_stops_lets_sources_go() -> None:
+    async with movers(num_blocks=20, max_model_len=320) as (p, d):
+        params = await p.prefill(PROMPT)
+        # No room: it waits, and nothing is read.
+        large = asyncio.create_task(d.complete(PROMPT[:100] * 2, 110))
+        while not d.engine.model.running:
+            await asyncio.sleep(0)
+        waits = asyncio.create_task(d.complete(PROMPT, 8, kv_transfer_params=params))
+        while not len(d.handover.fetches):
+            await asyncio.sleep(0)
+        assert len(p.handover.leases) == 1
+        await d.server.close()
+        await asyncio.gather(large, waits, return_exceptions=True)
+        await p.at_rest()
+        assert p.handover.leases.expired == 0
+
+
+async def test_an_engine_that_drains_has_work_as_long_as_others_are_to_read_from_it() -> None:
+    async with movers() as (p, d):
+        params = await p.prefill(PROMPT)
+        p.server.unready()
+        p.server.refuse()
+        assert p.server.in_flight == 1
+        assert report(await d.complete(PROMPT, 8, kv_transfer_params=params))["transferred_tokens"] == 119
+        await p.at_rest()
+        assert p.server.in_flight == 0
 
 
 async def test_without_either_flag_params_change_nothing() -> None:

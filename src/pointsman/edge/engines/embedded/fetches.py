@@ -29,6 +29,8 @@ _log = logging.getLogger("pointsman.engines.embedded")
 _MOST_RENEWALS = 12
 """Of one lease, while the request waits for room: two engines that are full of KV for each other must not wait for
 ever."""
+_FAREWELL_S = 1.0
+"""What telling all sources may take that nothing more is wanted, when the engine stops."""
 
 
 class _GoneError(Exception):
@@ -90,6 +92,8 @@ class Fetches:
         self._fetches: dict[str, Fetch] = {}
         self._renewals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._releases: set[asyncio.Task[Any]] = set()
+        """Sources that are being told that nothing more is wanted of them."""
 
     def __len__(self) -> int:
         return len(self._fetches)
@@ -114,7 +118,7 @@ class Fetches:
 
     def drop(self, remote: Remote) -> None:
         """Nothing will be fetched of what a source holds: it is told so."""
-        self._start(self._transfer.release(Peer(remote.engine, remote.host, remote.port, remote.token)))
+        self._release(Peer(remote.engine, remote.host, remote.port, remote.token))
 
     def refused(self, request_id: str) -> None:
         """The engine did not take a request that was added."""
@@ -171,18 +175,28 @@ class Fetches:
         return fetch
 
     async def close(self) -> None:
-        """Fetch nothing more."""
+        """Fetch nothing more, and tell the sources."""
+        for request_id in list(self._fetches):
+            self.ended(request_id)
+        for task in self._tasks - self._releases:
+            task.cancel()
+        if self._releases:
+            await asyncio.wait(list(self._releases), timeout=_FAREWELL_S)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
-        self._fetches.clear()
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def _release(self, peer: Peer) -> None:
+        task = self._start(self._transfer.release(peer))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     def _over(self, fetch: Fetch) -> None:
         """Nothing more is wanted of the source."""
@@ -193,7 +207,7 @@ class Fetches:
             fetch.task.cancel()
         if not fetch.over:
             fetch.over = True
-            self._start(self._transfer.release(fetch.peer))
+            self._release(fetch.peer)
 
     async def _renew(self, fetch: Fetch) -> None:
         waited = 0

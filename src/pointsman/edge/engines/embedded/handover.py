@@ -174,8 +174,12 @@ class KvHandover:
         done: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()
 
         def now() -> None:
-            if not done.done():
+            if done.done():
+                return
+            try:
                 done.set_result(self.hold(prompt, most_tokens, lora_name, salt))
+            except Exception as error:  # the caller's, and nothing that the next step should wait for
+                done.set_exception(error)
 
         self._runner.between_steps(now)
         return await done

@@ -76,12 +76,13 @@ class EmbeddedTransfers:
         return self.handover.families(self.server.strangers)
 
     async def close(self) -> None:
-        """Move nothing more."""
+        """Move nothing more. May be called twice."""
         await self.handover.close()
         await self.server.close()
         if self._nixl is not None:
-            await asyncio.get_running_loop().run_in_executor(self._nixl.thread, self._nixl.close)
-            self._nixl.thread.shutdown(wait=False)
+            nixl, self._nixl = self._nixl, None
+            await asyncio.get_running_loop().run_in_executor(nixl.thread, nixl.close)
+            nixl.thread.shutdown(wait=False)
         self._state.runner.engine.kv.memory.close()
 
     async def _info(self, request: IncomingRequest, responder: Responder) -> None:
@@ -141,7 +142,8 @@ class EmbeddedTransfers:
         if not tokens:
             raise bad_request("The prompt cannot be empty", given[0])
         if min(tokens) < 0 or max(tokens) >= text.vocabulary:
-            raise bad_request(f"Token id {max(tokens)} is out of vocabulary", given[0])
+            wrong = min(tokens) if min(tokens) < 0 else max(tokens)
+            raise bad_request(f"Token id {wrong} is out of vocabulary", given[0])
         return tokens
 
     async def _release(self, request: IncomingRequest, responder: Responder) -> None:

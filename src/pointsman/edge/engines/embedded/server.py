@@ -111,5 +111,6 @@ class EmbeddedServer:
 
     @property
     def in_flight(self) -> int:
-        """Requests for tokens that are being answered."""
-        return self.state.metrics.served
+        """Requests for tokens that are being answered, and those whose KV another engine is to read yet."""
+        held = 0 if self._transfers is None else len(self._transfers.handover.leases)
+        return self.state.metrics.served + held

@@ -23,7 +23,7 @@ _CHAT_CHARACTERS = 8 * 2**20
 
 
 class _AnyModel(ChatRequest, kw_only=True):
-    model: str = ""
+    model: str | None = None  # type: ignore[assignment]  # engines take null for the one that they serve
 
 
 _read_chat = msgspec.json.Decoder(_AnyModel)

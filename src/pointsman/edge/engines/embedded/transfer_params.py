@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from pointsman.edge.engines.embedded.transfer_settings import LEAST_LEASE_S
 from pointsman.edge.engines.openai_server.errors import bad_request
 
 FIELD = "kv_transfer_params"
@@ -104,7 +105,7 @@ def read_params(params: Mapping[str, object]) -> Remote | bool:
         tp_size=asked.tp_size,
         block_size=size,
         fingerprint=asked.fingerprint or "",
-        lease_s=max(1.0, asked.lease_s),
+        lease_s=max(LEAST_LEASE_S, asked.lease_s),
     )
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pointsman.core.model.errors import ConfigError
-from pointsman.edge.transfer.negotiation import AUTO, TRANSPORTS
+from pointsman.edge.transfer.negotiation import AUTO, TCP, TRANSPORTS
 
 CODECS = ("none", "f16", "int8", "zstd", AUTO)
+LEAST_LEASE_S, MOST_LEASE_S = 0.05, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,12 @@ class TransferSettings:
             raise ConfigError(f"--kv-codec {self.codec}: not known; there are {', '.join(CODECS)}")
         if self.codec == "zstd" and importlib.util.find_spec("zstandard") is None:
             raise ConfigError("--kv-codec zstd: its package is missing: pip install 'pointsman[embedded]'")
-        if not 0.05 <= self.lease_s <= 3600:
-            raise ConfigError(f"--kv-lease-s {self.lease_s:g}: must be between 0.05 and 3600")
+        if self.codec not in ("none", AUTO) and self.transport not in (AUTO, TCP):
+            raise ConfigError(
+                f"--kv-codec {self.codec}: is for KV that comes over tcp, and --kv-transport is {self.transport}"
+            )
+        if not LEAST_LEASE_S <= self.lease_s <= MOST_LEASE_S:
+            raise ConfigError(f"--kv-lease-s {self.lease_s:g}: must be between {LEAST_LEASE_S:g} and {MOST_LEASE_S:g}")
 
 
 USUAL_TRANSFERS = TransferSettings()
@@ -46,6 +51,8 @@ USUAL_TRANSFERS = TransferSettings()
 
 def transfer_address(text: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`, `[v6]:PORT`, `HOST` or `:PORT`. Raises ConfigError."""
+    if text.count(":") > 1 and not text.startswith("["):
+        raise ConfigError(f"--kv-transfer {text}: an IPv6 address stands in brackets: [ADDRESS]:PORT")
     host, colon, port = text.rpartition(":")
     if not colon or (host.startswith("[") and not host.endswith("]")):
         host, port = text, "0"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
+import secrets
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -14,6 +16,9 @@ from pointsman.edge.engines.openai_server.served_engine import Runner, TokenSink
 from pointsman.edge.engines.openai_server.spec import GenerationSpec
 from pointsman.edge.engines.openai_server.stop_scanner import StopScanner
 from pointsman.edge.engines.openai_server.text import ServedText
+
+_NUMBERS = itertools.count(secrets.randbits(48))
+"""Of requests: their KV may be held for others longer than their answers live, and clients' own ids come twice."""
 
 
 class Outcome(enum.Enum):
@@ -149,7 +154,7 @@ class Generation:
         spec = self.spec
         for number, prompt in enumerate(spec.prompts):
             request = SampledRequest(
-                f"{spec.id}-{number}-{id(self):x}",
+                f"{spec.id}-{number}-{next(_NUMBERS):x}",
                 prompt,
                 spec.max_tokens,
                 spec.n,
