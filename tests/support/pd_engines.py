@@ -130,31 +130,40 @@ def _page(answer: Any) -> Any:
     return page
 
 
-def _choice(told: dict[str, Any], *, chat: bool) -> dict[str, Any]:
+def _parts(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """One an answer: of several prompts there are several."""
+    parts: list[dict[str, Any]] = told.get("parts", [told])
+    return parts
+
+
+def _choice(told: dict[str, Any], index: int, *, chat: bool) -> dict[str, Any]:
     text = "".join(told["words"])
     said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-    return {"index": 0, **said, "finish_reason": told["finish"], **told.get("choice", {})}
+    return {"index": index, **said, "finish_reason": told["finish"], **told.get("choice", {})}
 
 
 def _usage(told: dict[str, Any]) -> dict[str, Any]:
-    return {"prompt_tokens": told["prompt_tokens"], "completion_tokens": len(told["words"]), "total_tokens": 0}
+    prompts, words = (sum(part["prompt_tokens"] for part in _parts(told)), sum(len(p["words"]) for p in _parts(told)))
+    return {"prompt_tokens": prompts, "completion_tokens": words, "total_tokens": prompts + words}
 
 
 def _plain(told: dict[str, Any], *, chat: bool) -> web.Response:
     head = {"id": "x-1", "object": "chat.completion" if chat else "text_completion", "created": 1, "model": MODEL}
     more = told.get("more", {})
-    return web.json_response({**head, "choices": [_choice(told, chat=chat)], "usage": _usage(told), **more})
+    choices = [_choice(part, index, chat=chat) for index, part in enumerate(_parts(told))]
+    return web.json_response({**head, "choices": choices, "usage": _usage(told), **more})
 
 
 async def _stream(request: web.Request, told: dict[str, Any], *, chat: bool) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     head = {"id": "x-1", "object": "chat.completion.chunk" if chat else "text_completion", "created": 1, "model": MODEL}
-    for place, word in enumerate(told["words"]):
-        finish = told["finish"] if place == len(told["words"]) - 1 else None
-        said = {"delta": {"content": word}} if chat else {"text": word}
-        event = {**head, "choices": [{"index": 0, **said, "finish_reason": finish}]}
-        await response.write(b"data: %b\n\n" % json.dumps(event).encode())
+    for index, part in enumerate(_parts(told)):
+        for place, word in enumerate(part["words"]):
+            finish = part["finish"] if place == len(part["words"]) - 1 else None
+            said = {"delta": {"content": word}} if chat else {"text": word}
+            event = {**head, "choices": [{"index": index, **said, "finish_reason": finish}]}
+            await response.write(b"data: %b\n\n" % json.dumps(event).encode())
     await response.write(b"data: %b\n\n" % json.dumps({**head, "choices": [], "usage": _usage(told)}).encode())
     await response.write(b"data: [DONE]\n\n")
     return response
@@ -219,6 +228,25 @@ class SglangPd(PdEngine):
 
     async def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         self.known(body, "bootstrap_host", "bootstrap_port", "bootstrap_room")
+        prompts = body.get("prompt")
+        if not isinstance(prompts, list) or not prompts or isinstance(prompts[0], int):
+            return await self._in_room(body)
+        several = [body.get(name) for name in ("bootstrap_host", "bootstrap_port", "bootstrap_room")]
+        if any(not isinstance(value, list) or len(value) != len(prompts) for value in several):
+            raise RefusedError(400, f"{self.name}: {len(prompts)} prompts want as many rooms: {several}")
+        hosts, ports, rooms = several
+        return {
+            "parts": await asyncio.gather(
+                *(
+                    self._in_room(
+                        body | {"prompt": one, "bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": room}
+                    )
+                    for one, host, port, room in zip(prompts, hosts, ports, rooms, strict=True)
+                )
+            )
+        }
+
+    async def _in_room(self, body: dict[str, Any]) -> dict[str, Any]:
         room = self._rooms.of(body, self.name)
         try:
             async with asyncio.timeout(ROOM_WAIT_S):

@@ -38,6 +38,9 @@ CHATTED = {"messages": [{"role": "user", "content": 'How long is a piece of stri
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": (CHAT, CHATTED),
     "completion": (COMPLETIONS, {"prompt": "Once upon a time"}),
+    "token ids": (COMPLETIONS, {"prompt": [5, 6, 7]}),
+    "nulls": (CHAT, CHATTED | {"stream_options": None, "n": 1, "max_completion_tokens": None, "tools": None}),
+    "the newer limit": (CHAT, CHATTED | {"max_completion_tokens": TOKENS, "max_tokens": None}),
     "whole numbers": (COMPLETIONS, {"prompt": "Once", "seed": 2**60 + 1, "user": "u", "stop": ["never"]}),
 }
 
@@ -214,14 +217,21 @@ async def test_an_engine_that_only_decodes_is_never_asked_for_a_whole_request(pa
 
 
 @of("sglang")
-async def test_several_prompts_meet_in_a_room_each_and_one_is_not_the_other(pair: Pair) -> None:
-    answer = await pair.ask(COMPLETIONS, {"prompt": ["a", "b"]})
-    # The engines here take no lists; what is theirs to see is that both legs named the same rooms.
-    assert answer.status == 400
-    (prefill,), (decode,) = pair.prefill.asked, pair.decode.asked
-    for name in ("bootstrap_host", "bootstrap_port", "bootstrap_room"):
-        assert len(prefill[name]) == 2
-        assert prefill[name] == decode[name]
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("prompts", [["a", "b", "a"], ["alone"], [[1, 2], [3]]], ids=["texts", "one", "ids"])
+async def test_several_prompts_meet_in_a_room_each(pair: Pair, *, prompts: list[Any], streamed: bool) -> None:
+    answer = await pair.ask(COMPLETIONS, {"prompt": prompts} | ({"stream": True} if streamed else {}))
+    assert answer.status == 200, answer.body
+    wanted = ["".join(words_of(prompt_of({"prompt": one}), TOKENS)) for one in prompts]
+    events = (
+        [line[6:] for line in answer.body.splitlines() if line.startswith(b"data: {")] if streamed else [answer.body]
+    )
+    texts = [""] * len(prompts)
+    for event in events:
+        for choice in json.loads(event)["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == wanted
+    pair.check()
 
 
 @of("sglang")
