@@ -147,6 +147,11 @@ class Fleet:
         found = (entry for entry in self._entries.values() if engine_of(entry.id) == engine)
         return {entry.id: len(entry.flights.keys() | entry.gives) for entry in found}
 
+    @property
+    def transfer(self) -> TransferRules:
+        """When KV is moved."""
+        return self._transfer
+
     def queued(self, worker: WorkerId) -> int | None:
         """Requests that wait inside a worker's engine, by its metrics; None: they do not say, or it is not there."""
         entry = self._entries.get(worker)

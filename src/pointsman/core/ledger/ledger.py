@@ -214,6 +214,11 @@ class Ledger:
         """The workers of an engine, and how many requests are at each."""
         return self._fleet.at_engine(engine)
 
+    @property
+    def transfer(self) -> TransferRules:
+        """When KV is moved."""
+        return self._fleet.transfer
+
     def queued(self, worker: WorkerId) -> int | None:
         """Requests that wait inside a worker's engine, by its metrics; None: they do not say, or it is not there."""
         return self._fleet.queued(worker)

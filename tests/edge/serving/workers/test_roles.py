@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pointsman.core.model.transfer import TransferMode, TransferRules
 from pointsman.core.model.worker import Role
 from pointsman.edge.cluster.membership import CONFIGURATION
 from support.virtual.apart import apart
@@ -154,3 +155,27 @@ def test_a_model_that_nobody_decodes_is_said_once(caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main)
+
+
+def test_engines_for_prompts_that_get_none_as_no_kv_is_moved_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        caplog.set_level(logging.WARNING)
+        async with apart(loop, rules=TransferRules(TransferMode.OFF)):
+            await asyncio.sleep(5.0)
+            said = [record.getMessage() for record in caplog.records if "gets none" in record.getMessage()]
+            (line,) = said
+            assert (
+                line == "e0: computes prompts for others only (role prefill), and gets none: routing.kv_transfer is off"
+            )
+
+    run_virtual(main)
+
+
+def test_nothing_is_said_of_engines_for_prompts_that_get_some(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        caplog.set_level(logging.WARNING)
+        async with apart(loop):
+            await asyncio.sleep(5.0)
+            assert not [record for record in caplog.records if "gets none" in record.getMessage()]
+
+    run_virtual(main)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pointsman.core.ledger.events import RoleChanged
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PointsmanError
+from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.worker import Role, WorkerSpec, engine_of
 from pointsman.edge.cluster.discovery.registrations import RoleOrder
 from pointsman.edge.engines.facts import EngineFacts
@@ -50,6 +51,9 @@ class Roles:
         self._look = False
         self._alone: set[str] = set()
         """Models that are prefilled, and that nobody decodes."""
+        self._idle: set[str] = set()
+        """Engines for prompts of others, while no KV is moved."""
+        self._off = False
 
     def described(self, spec: WorkerSpec, order: RoleOrder | None) -> None:
         """A worker joined or changed; `order`: the one that holds for it."""
@@ -100,15 +104,21 @@ class Roles:
             _log.info("%s: %s from now on (role %s)", order.name, DOES[role], role)
 
     def look(self) -> None:
-        """Say once which models nobody decodes. Every second or so."""
-        if not self._look:
+        """Say once which models nobody decodes, and who gets nothing as no KV is moved. Every second or so."""
+        off = self._ledger.transfer.mode is TransferMode.OFF
+        if not self._look and off is self._off:
             return
-        self._look = False
+        self._look, self._off = False, off
         prefilled: set[str] = set()
         decoded: set[str] = set()
+        idle: set[str] = set()
         for worker in self._ledger.snapshot().workers:
             (prefilled if worker.spec.role is Role.PREFILL else decoded).update(worker.spec.models)
+            if off and worker.spec.role is Role.PREFILL:
+                idle.add(engine_of(worker.id))
         alone = prefilled - decoded
         for model in sorted(alone - self._alone):
             _log.warning("%s: all its engines compute prompts for others only, so nobody answers (node_role)", model)
-        self._alone = alone
+        for engine in sorted(idle - self._idle):
+            _log.warning("%s: %s (role prefill), and gets none: routing.kv_transfer is off", engine, DOES[Role.PREFILL])
+        self._alone, self._idle = alone, idle
