@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +18,12 @@ from aiohttp import web
 
 from pointsman.app.cli import doctor_links_output as output
 from pointsman.app.cli import main
+from pointsman.core.ledger.events import WorkerJoined
+from pointsman.core.model.worker import WorkerId, WorkerSpec
 from pointsman.edge.configuration.links_file import load_links
 from pointsman.edge.node.server import NodeServer
 from pointsman.edge.node.verdicts import verdicts
+from pointsman.edge.serving.frontend import Frontend
 from support.nodes_in_thread import TOKEN, NodesInThread
 from support.probed_links import probe, surveyed
 
@@ -125,7 +133,7 @@ def test_a_front_end_that_does_not_hear_is_told(nodes: NodesInThread, capsys: py
     assert asked(*urls, "--transport", "tcp", "--admin", "http://127.0.0.1:1") == 1
     out, err = capsys.readouterr()
     assert "from \\ to" in out
-    assert "--admin no front end answers at http://127.0.0.1:1" in err
+    assert "--admin-url no front end answers at http://127.0.0.1:1" in err
 
 
 @pytest.mark.parametrize(
@@ -149,9 +157,72 @@ def test_wrong_input_is_named(arguments: list[str], said: str, capsys: pytest.Ca
     assert said in capsys.readouterr().err
 
 
-def test_machines_that_have_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(*of("http://127.0.0.1:1", "http://127.0.0.1:2")) == 2
+def test_machines_that_have_one_name_are_refused(
+    nodes: NodesInThread, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = of(nodes.node(), nodes.node())
+    assert asked(*urls) == 2
     assert "are both called 127.0.0.1" in capsys.readouterr().err
+    monkeypatch.setenv("POINTSMAN_NODE_TOKEN", "wrong")
+    assert asked(*urls) == 1
+    assert capsys.readouterr().out.count("it wants its token") == 2
+
+
+def test_front_ends_without_engines_on_the_machines_say_that_nobody_uses_it(
+    nodes: NodesInThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = nodes.front_end(), nodes.front_end()
+    spec = WorkerSpec(WorkerId("w"), "http://gpu-1:8000", "vllm", ("m",))
+    nodes.run(emitted(second, WorkerJoined(spec, 0.0)))
+    urls = of("gpu-1=" + nodes.node(), "gpu-2=" + nodes.node())
+    assert asked(*urls, "--admin-url", first.admin_url, "--admin-url", second.admin_url) == 1
+    err = capsys.readouterr().err
+    assert f"{first.admin_url} has no engines on gpu-1, gpu-2, so nobody uses" in err
+    assert "its engines are on no machine yet" in err
+    assert f"{second.admin_url} has no engines on gpu-2, so nobody uses" in err
+    assert "its engines are on gpu-1. If that is the same machine by another name, give it: --node NAME=URL" in err
+    assert len(second.ledger.links_snapshot()) == 2
+
+
+class _Held(NodeServer):
+    """A node that is never done with what it is asked."""
+
+    async def _ticket(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(3600)
+        raise AssertionError("unreachable")
+
+
+def test_who_stops_it_sees_what_was_measured_and_gets_no_good_status(
+    nodes: NodesInThread, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    urls = of("a=" + nodes.node(), "b=" + nodes.node(), "c=" + nodes.node(_Held))
+    save = tmp_path / "links.yaml"
+    stop = threading.Thread(target=_stop_once, args=(capfd,))
+    stop.start()
+    status = asked(*urls, "--transport", "tcp", "--save", str(save))
+    stop.join()
+    out = capfd.readouterr().out
+    assert status == 130
+    assert "from \\ to" in out
+    assert not save.exists()
+
+
+def _stop_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """When the first pair is measured."""
+    deadline = time.monotonic() + 30
+    while "a – b: " not in capfd.readouterr().err and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+async def emitted(frontend: Frontend, event: WorkerJoined) -> None:
+    frontend.emit(event)
+
+
+def test_what_broke_off_is_not_judged_by_its_small_transfers() -> None:
+    small = msgspec.structs.replace(probe(0.001), broke="it hung up")
+    found = surveyed({("a", "b"): probe(3.0), ("a", "c"): probe(3.0), ("b", "c"): small})
+    assert verdicts(tuple(found.directions())) == ()
 
 
 def test_machines_of_a_configuration_are_asked_once_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

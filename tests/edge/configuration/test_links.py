@@ -96,6 +96,8 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     ("text", "said"),
     [
         ("version: 2\nlinks: []", ":1: version: "),
+        ("version: 2\nhops: 3\nlinks: []", ":1: version: this is a file of version 2, and 1 is known here"),
+        ('{"measured_at": null,\n"version": 3, "edges": []}', ":2: version: this is a file of version 3"),
         ("links: []", "version is missing"),
         ("version: 1\nlinks:\n- {source: a, target: b, samples: []}", ":3: links[0].samples: is empty"),
         ("version: 1\nlinks:\n- {source: a, target: b, samples: [{size_bytes: -1, took_ms: 1}]}", "size_bytes"),

@@ -102,7 +102,7 @@ async def test_measurements_over_the_admin_port_are_known_at_once(served: Served
     await served.begin(PLAIN)
     body = json.loads(json.dumps({"version": 1, "links": [{"source": "a", "target": "b", "samples": []}]}))
     body["links"][0]["samples"] = [{"size_bytes": 16 << 20, "took_ms": 2700.0}] * 3
-    assert await served.post(body) == (200, {"links": 1, "measurements": 3})
+    assert await served.post(body) == (200, {"links": 1, "measurements": 3, "without_engines": ["a", "b"]})
     assert (await served.links())["a", "b"]["gb_per_s"]["16MiB"] == pytest.approx(0.0062, rel=0.1)
 
 
@@ -116,6 +116,7 @@ async def test_measurements_over_the_admin_port_are_known_at_once(served: Served
             {"version": 1, "links": [{"source": "a", "target": "b", "samples": [{"size_bytes": 1, "took_ms": -1}]}]},
             "took",
         ),
+        ({"version": 1, "links": [{"source": "a", "target": "b", "hops": 1, "samples": []}]}, "hops"),
         (b"[" * 5000, "doctor links"),
     ],
 )
@@ -144,6 +145,10 @@ async def test_a_reload_that_names_another_file_reads_it(served: Served, tmp_pat
     assert report.changed == ["links.file"]
     assert not report.needs_restart
     assert ("a", "b") in await served.links()
+    assert (await frontend.reload("a test")).changed == []
+    save_links(path, links_file(link(), link("b", "a")))
+    assert (await frontend.reload("a test")).changed == ["links.file"]
+    assert ("b", "a") in await served.links()
     config.write_text(PLAIN + f"links: {{file: {path}, priors: {{node: roce}}}}")
     assert (await frontend.reload("a test")).needs_restart == ["links.priors"]
 
@@ -164,6 +169,20 @@ async def test_many_measurements_are_told_bit_by_bit_and_none_is_lost() -> None:
     await eventually(lambda: learned == 4)
     assert told[-1] == LinkMeasured(f"n{3 * SLICE - 1}", "x", 5.0, 1 << 20, links[-1].samples[0].took_ms)
     await feed.close()
+
+
+async def test_the_log_and_the_status_say_which_machines_of_the_file_have_no_engines(
+    caplog: pytest.LogCaptureFixture, served: Served, tmp_path: Path
+) -> None:
+    feed = LinkFeed(lambda event: None, lambda: None, lambda: 5.0, lambda: {"w": "a"}, look_s=0.0)
+    feed.tell_file((link("a", "10.0.0.1"),))
+    await eventually(lambda: "have no engines here (10.0.0.1)" in caplog.text)
+    assert "engines are on: a." in caplog.text
+    await feed.close()
+    path = tmp_path / "links.yaml"
+    save_links(path, links_file(link("a", "b")))
+    await served.begin(PLAIN + f"links: {{file: {path}}}")
+    assert json.loads(await served.get("/v1/status"))["kv_links"]["without_engines"] == ["a", "b"]
 
 
 async def test_a_feed_that_is_closed_tells_no_more() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import msgspec
 from pointsman.app.cli.doctor_links_members import named, wanted_nodes
 from pointsman.app.cli.doctor_links_output import links_document, links_file, pair_line, print_links
 from pointsman.app.cli.everywhere import tell_all
+from pointsman.app.cli.main import EXIT_INTERRUPTED
 from pointsman.app.cli.node_token import node_token, token_option
 from pointsman.app.cli.number import Number
 from pointsman.app.cli.output import check_files, json_option, write_json
@@ -22,8 +24,9 @@ from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.configuration.size import Size
 from pointsman.edge.node.client import NodeClient
 from pointsman.edge.node.documents import DEFAULT_PORT, MOST_SIZES, ProbeOrder
-from pointsman.edge.node.survey import Pair, Survey, ask_all, survey
+from pointsman.edge.node.survey import Member, Pair, Survey, ask_all, survey
 from pointsman.edge.node.verdicts import verdicts
+from pointsman.edge.serving.link_feed import few
 from pointsman.edge.serving.link_routes import LinksTaken
 from pointsman.edge.transfer.negotiation import TRANSPORTS
 from pointsman.edge.transfer.probe.messages import MOST_PROBE_BYTES
@@ -68,7 +71,14 @@ _SIZES = "64KiB,1MiB,16MiB,256MiB"
 @click.option(
     "--save", type=click.Path(path_type=Path), help="File for `links: {file: …}` of front ends (YAML or .json)."
 )
-@click.option("--admin", metavar="URL", help="Admin port of a running front end that is to know it, too.")
+@click.option(
+    "--admin-url",
+    "--admin",
+    "admins",
+    multiple=True,
+    metavar="URL",
+    help="Admin port of a running front end that is to know it, too; repeat for more.",
+)
 def links(
     nodes: tuple[str, ...],
     config: Path | None,
@@ -80,12 +90,12 @@ def links(
     at_once: int,
     json_file: str | None,
     save: Path | None,
-    admin: str | None,
+    admins: tuple[str, ...],
 ) -> int:
     """Measure the links between machines on which `pointsman node` runs, each pair in both directions.
 
     Prints what was measured, and which links are far slower than their ports say, than the others, or than their way
-    back. Ends with 1 where something is wrong or could not be measured.
+    back. Ends with 1 where something is wrong or could not be measured. Ctrl-C shows what was measured until then.
     """
     wanted = wanted_nodes(nodes, config, node_port)
     check_files({"--json": json_file, "--save": save}, {"--config": config})
@@ -93,34 +103,47 @@ def links(
         template = ProbeOrder("", () if transport == "auto" else (transport,), _sizes(sizes), seconds)
     except ValueError as error:
         raise ConfigError(f"--sizes, --seconds: {error}") from None
-    found: list[Survey] = []
-    status = run_until_stopped(_measured(wanted, template, node_token(token_env), at_once, found))
-    if not found:
-        return status
-    return _told(found[0], json_file, save, admin)
+    found = _Found()
+    run_until_stopped(_measured(wanted, template, node_token(token_env), at_once, found))
+    if found.survey is not None:
+        return _told(found.survey, json_file, save, admins)
+    if found.pairs:
+        click.echo("pointsman: stopped before all was measured; nothing is saved or told", err=True)
+        _told(Survey(found.members, found.unreachable, tuple(found.pairs)), json_file, None, ())
+    return EXIT_INTERRUPTED
+
+
+@dataclass
+class _Found:
+    members: tuple[Member, ...] = ()
+    unreachable: dict[str, str] = field(default_factory=dict)
+    pairs: list[Pair] = field(default_factory=list)
+    survey: Survey | None = None
+    """All of it; None: it was stopped before."""
 
 
 async def _measured(
-    wanted: Sequence[tuple[str, str]], template: ProbeOrder, token: Secret | None, at_once: int, found: list[Survey]
+    wanted: Sequence[tuple[str, str]], template: ProbeOrder, token: Secret | None, at_once: int, found: _Found
 ) -> int:
     async with NodeClient(token) as client:
         facts = await ask_all(client, [url for _, url in wanted])
         members, unreachable = named(wanted, facts)
+        found.members, found.unreachable = tuple(members), unreachable
         for reason in unreachable.values():
             click.echo(f"pointsman: {reason}", err=True)
 
         def order(target: str) -> ProbeOrder:
             return msgspec.structs.replace(template, target=target)
 
-        found.append(await survey(client, members, unreachable, order, at_once=at_once, told=_progress))
+        def told(pair: Pair) -> None:
+            found.pairs.append(pair)
+            click.echo(pair_line(pair), err=True)
+
+        found.survey = await survey(client, members, unreachable, order, at_once=at_once, told=told)
     return 0
 
 
-def _progress(pair: Pair) -> None:
-    click.echo(pair_line(pair), err=True)
-
-
-def _told(found: Survey, json_file: str | None, save: Path | None, admin: str | None) -> int:
+def _told(found: Survey, json_file: str | None, save: Path | None, admins: Sequence[str]) -> int:
     findings = verdicts(tuple(found.directions()))
     if json_file is not None:
         write_json(links_document(found, findings), json_file)
@@ -129,14 +152,14 @@ def _told(found: Survey, json_file: str | None, save: Path | None, admin: str | 
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     file = links_file(found, now)
     troubles: list[str] = []
-    if save is not None or admin is not None:
-        troubles += _kept(file, save, admin)
+    if save is not None or admins:
+        troubles += _kept(file, save, admins)
     for trouble in troubles:
         click.echo(f"pointsman: {trouble}", err=True)
     return 1 if findings or found.failures or found.unreachable or troubles or not file.links else 0
 
 
-def _kept(file: LinksFile, save: Path | None, admin: str | None) -> list[str]:
+def _kept(file: LinksFile, save: Path | None, admins: Sequence[str]) -> list[str]:
     """What could not be done of it."""
     if not file.links:
         return ["nothing was measured, so nothing is saved or told"]
@@ -147,13 +170,23 @@ def _kept(file: LinksFile, save: Path | None, admin: str | None) -> list[str]:
             click.echo(f"{save}: {len(file.links)} directions; name it in `links: {{file: {save}}}`", err=True)
         except ConfigError as error:
             troubles.append(f"--save {error}")
-    if admin is not None:
+    for admin in admins:
         try:
             taken, where = tell_all("POST", admin, "/v1/links", LinksTaken, file, "links told")
             click.echo(f"{admin}: {taken.measurements} measurements told{where}", err=True)
+            if taken.without_engines:
+                troubles.append(_unused(admin, taken))
         except EngineError as error:
-            troubles.append(f"--admin {error}")
+            troubles.append(f"--admin-url {error}")
     return troubles
+
+
+def _unused(admin: str, taken: LinksTaken) -> str:
+    there = f"are on {few(taken.machines)}" if taken.machines else "are on no machine yet"
+    return (
+        f"{admin} has no engines on {few(taken.without_engines)}, so nobody uses what was measured there; its engines "
+        f"{there}. If that is the same machine by another name, give it: --node NAME=URL"
+    )
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.links import place_of
+from pointsman.edge.configuration.links_file import MOST_NAME
 from pointsman.edge.configuration.loader import load_file
 from pointsman.edge.node.client import NodeError
 from pointsman.edge.node.documents import NodeFacts
@@ -46,7 +47,9 @@ def named(
     for given, url in wanted:
         said = facts[url]
         name = given or (said.name if isinstance(said, NodeFacts) else "") or host_of(url)
-        if name in by_name:
+        if name in by_name and isinstance(said, NodeError):
+            name = url  # it takes no part, and why it does not answer is what there is to say
+        elif name in by_name:
             raise ConfigError(
                 f"nodes {by_name[name]} and {url} are both called {name}: if that is one machine, ask one of them, "
                 "else name them as front ends know their machines: --node NAME=URL"
@@ -67,6 +70,8 @@ def _named_url(text: str) -> tuple[str, str]:
     name, equals, url = text.partition("=")
     if not equals:
         name, url = "", text
+    if len(name.strip()) > MOST_NAME:
+        raise ConfigError(f"--node: a name of {len(name.strip())} characters; give at most {MOST_NAME}")
     try:
         return name.strip(), str(EngineUrl.parse(url))
     except ValueError:

@@ -11,6 +11,7 @@ from pointsman.app.cli.node_token import NODE_TOKEN_VARIABLE, node_token, token_
 from pointsman.app.cli.run_loop import run_until_stopped
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.engine_url import EngineUrl
+from pointsman.edge.configuration.links_file import MOST_NAME
 from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.configuration.tree import is_loopback
 from pointsman.edge.node.documents import DEFAULT_PORT
@@ -34,6 +35,8 @@ _LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
 def node(name: str, listen: str, probe_port: int | None, token_env: str | None, is_open: bool, log_level: str) -> int:
     """Run what stands beside engines on a machine: it measures links to other machines (`pointsman doctor links`)."""
     set_up_logs(log_level)
+    if len(name) > MOST_NAME:
+        raise ConfigError(f"--name: {len(name)} characters; give at most {MOST_NAME}")
     host, port = _place(listen)
     token = node_token(token_env)
     if not is_loopback(host) and token is None and not is_open:

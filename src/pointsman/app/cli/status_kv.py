@@ -40,7 +40,7 @@ def kv_lines(answer: Status) -> Iterator[str]:
     if answer.transfers is not None:
         yield _transfers(answer.transfers)
     if answer.kv_links is not None:
-        yield _links(answer.kv_links)
+        yield from _links(answer.kv_links)
 
 
 def refused_lines(workers: list[WorkerStatus]) -> Iterator[str]:
@@ -63,12 +63,16 @@ def _transfers(told: TransfersStatus) -> str:
     )
 
 
-def _links(told: LinksStatus) -> str:
+def _links(told: LinksStatus) -> Iterator[str]:
+    lost = told.without_engines
+    if lost:
+        yield f"links: no engine runs on {', '.join(lost)}, so nobody uses what is known of links there"
     each = f"{told.directions:,} {'direction' if told.directions == 1 else 'directions'} between machines known"
     slowest = f"{told.slowest} {_speed(told.slowest_bytes_per_ms)} after {told.slowest_floor_ms:.3g} ms"
     if told.directions == 1 or told.slowest == told.fastest:
-        return f"links: {each}: {slowest}"
-    return f"links: {each}, the slowest {slowest}, the fastest {told.fastest} {_speed(told.fastest_bytes_per_ms)}"
+        yield f"links: {each}: {slowest}"
+    else:
+        yield f"links: {each}, the slowest {slowest}, the fastest {told.fastest} {_speed(told.fastest_bytes_per_ms)}"
 
 
 def _speed(bytes_per_ms: float) -> str:

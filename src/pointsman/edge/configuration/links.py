@@ -25,7 +25,7 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             description="File of measured links that `pointsman doctor links --save` wrote; read at the start, and by "
-            "a reload that names another one.",
+            "each reload: what it says then is told if it is something else.",
         ),
     ] = None
     priors: Annotated[

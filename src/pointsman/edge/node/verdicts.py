@@ -37,7 +37,11 @@ class Finding:
 
 
 def verdicts(directions: Sequence[Direction]) -> tuple[Finding, ...]:
-    """All that is wrong with what was measured; each link is named once, by the most telling reason."""
+    """All that is wrong with what was measured; each link is named once, by the most telling reason.
+
+    What broke off is not judged: its largest transfer may be a small one.
+    """
+    directions = [direction for direction in directions if not direction.probe.broke]
     found = _ports(directions)
     found += _slow_machines(directions, _named(found))
     for judge in (_below_nominal, _below_siblings, _below_back):

@@ -115,7 +115,7 @@ class Frontend:
             transfer=settings.transfer,
             link_priors=settings.link_priors,
         )
-        self.kv_links = LinkFeed(self.emit, lambda: self.ledger.timing, self._clock)
+        self.kv_links = LinkFeed(self.emit, lambda: self.ledger.timing, self._clock, self.ledger.machines)
         self.replication = Replication(settings.replicas, self.ledger, self._clock, transport)
         self.bus = self.replication.bus
         self.admin_auth = AdminAuth(settings.admin_key)
@@ -286,7 +286,7 @@ class Frontend:
             raise
         self.tenancy.start(self._settings.host)
         self.certificates.start()
-        self.kv_links.tell(self._settings.measured_links, "the file")
+        self.kv_links.tell_file(self._settings.measured_links)
         await self._prober.start()
         await self.engines.start(self._settings.sources)
         self._ticks.start()
@@ -428,7 +428,7 @@ class Frontend:
         status.certificate_faults = list(self.certificates.faults)
         status.discovery = self.engines.report()
         status.kv_pairs_refused = refused_pairs(self.kv_pairs)
-        status.kv_links = links_status(self.ledger.links_snapshot())
+        status.kv_links = links_status(self.ledger.links_snapshot(), self.ledger.machines())
         for worker in status.workers:
             if worker.role_ordered and worker.passing is not None:
                 worker.passing.refused = dict(self.ledger.pairing(WorkerId(worker.id)))

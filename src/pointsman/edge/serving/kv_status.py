@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from pointsman.core.ledger.snapshot import FleetSnapshot, WorkerSnapshot
 from pointsman.core.timing.link_learning import LinkRow
+
+_MOST_NAMED = 8
 
 
 class PassingStatus(msgspec.Struct, omit_defaults=True):
@@ -34,7 +36,7 @@ class PassingStatus(msgspec.Struct, omit_defaults=True):
     why. Of roles by configuration `kv_pairs_refused` tells."""
 
 
-class LinksStatus(msgspec.Struct):
+class LinksStatus(msgspec.Struct, omit_defaults=True):
     """Between machines, as far as anything was seen of them; `/v1/links` has each."""
 
     directions: int
@@ -45,6 +47,8 @@ class LinksStatus(msgspec.Struct):
     slowest_floor_ms: float
     fastest: str
     fastest_bytes_per_ms: float
+    without_engines: list[str] = []
+    """Machines at their ends on which no engine is, the first few."""
 
 
 class TransfersStatus(msgspec.Struct, omit_defaults=True):
@@ -92,8 +96,8 @@ def transfers_status(fleet: FleetSnapshot) -> TransfersStatus | None:
     )
 
 
-def links_status(rows: Sequence[LinkRow]) -> LinksStatus | None:
-    """None where nothing was seen of any."""
+def links_status(rows: Sequence[LinkRow], machines: Mapping[str, str]) -> LinksStatus | None:
+    """None where nothing was seen of any. `machines`: on which one each worker is."""
     if not rows:
         return None
     slowest = min(rows, key=lambda row: row.estimate.bytes_per_ms[-1])
@@ -105,4 +109,7 @@ def links_status(rows: Sequence[LinkRow]) -> LinksStatus | None:
         slowest_floor_ms=slowest.estimate.floor_ms,
         fastest=f"{fastest.source} → {fastest.target}",
         fastest_bytes_per_ms=fastest.estimate.bytes_per_ms[-1],
+        without_engines=sorted({end for r in rows for end in (r.source, r.target)} - set(machines.values()))[
+            :_MOST_NAMED
+        ],
     )

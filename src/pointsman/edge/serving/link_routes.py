@@ -38,11 +38,15 @@ class LinksDocument(msgspec.Struct):
     links: list[LinkDocument]
 
 
-class LinksTaken(msgspec.Struct):
+class LinksTaken(msgspec.Struct, omit_defaults=True):
     """Answer to `POST /v1/links`."""
 
     links: int
     measurements: int
+    without_engines: list[str] = []
+    """Machines named there on which this front end has no engine: what was measured of them is used by nobody."""
+    machines: list[str] = []
+    """Those on which it has some, where any is without."""
 
 
 class LinkRoutes:
@@ -66,7 +70,10 @@ class LinkRoutes:
             return _refused(f"expected what `pointsman doctor links --save FILE.json` writes: {error}")
         except KeyConflictError as error:
             return _refused(f"{error.key}: {error.message}")
-        return _json(LinksTaken(len(file.links), self._feed.tell(file.links, "the admin port")))
+        told = self._feed.tell(file.links, "the admin port")
+        strange = self._feed.without_engines(file.links)
+        self._feed.warn(strange, "the admin port")
+        return _json(LinksTaken(len(file.links), told, strange, self._feed.with_engines() if strange else []))
 
 
 def links_document(rows: Sequence[LinkRow]) -> LinksDocument:

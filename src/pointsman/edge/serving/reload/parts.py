@@ -70,7 +70,7 @@ class Parts:
             Part(keys.SAMPLING, self._sampling),
             Part((keys.NODES,), self._nodes),
             Part(keys.HEALTH, self._heartbeat),
-            Part(keys.LINKS, self._links),
+            Part(keys.LINKS, self._links, lambda new: self.links.is_new(new.measured_links)),
         ]
 
     def _policy(self, new: FrontendSettings) -> Apply:
@@ -140,7 +140,7 @@ class Parts:
 
     def _links(self, new: FrontendSettings) -> Apply:
         def apply() -> None:
-            self.links.tell(new.measured_links, "the file")
+            self.links.tell_file(new.measured_links)
 
         return apply
 

@@ -28,6 +28,8 @@ class Part:
     keys: tuple[str, ...]
     prepare: Callable[[FrontendSettings], Apply]
     """Checks, changes nothing and may raise PointsmanError; what it returns puts the change in force and can't fail."""
+    is_new: Callable[[FrontendSettings], bool] = lambda new: False
+    """Whether what a key names, such as a file, says something else now, though the key is as it was."""
 
 
 class ReloadReport(msgspec.Struct):
@@ -95,6 +97,9 @@ class Reloader:
     async def _reload(self) -> ReloadReport:
         tree, settings = await asyncio.to_thread(self._read)
         changed = [key for key in changed_keys(self._tree, tree) if is_live(key)]
+        for part in self._parts:
+            if not any(under(key, prefix) for key in changed for prefix in part.keys) and part.is_new(settings):
+                changed.extend(part.keys)
         parts = [part for part in self._parts if any(under(key, prefix) for key in changed for prefix in part.keys)]
         applies = [part.prepare(settings) for part in parts]
         await self._tenancy(settings)
