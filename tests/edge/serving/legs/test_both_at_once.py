@@ -339,3 +339,28 @@ def test_an_engine_for_halves_that_is_well_again_is_used_again_without_a_canary(
         assert rooms.seen.count("e0 ended") > 5
 
     scene(main, rooms=Rooms(status=500, failing=0), prefills=2, kv=HALVES)
+
+
+def test_halves_whose_kv_never_comes_are_asked_of_one_other_pair() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        began_s = fleet.loop.time()
+        answer, task, _ = fleet.chat()
+        await task
+        assert answer.status == 503
+        assert json.loads(answer.body)["error"]["code"] == "transfer_failed"
+        assert len(rooms.rooms) == 2, "of three engines for prompts"
+        assert fallbacks(fleet) == {"transfer_stuck": 2}
+        assert fleet.loop.time() - began_s < 125.0
+
+    scene(main, rooms=Rooms(prefill_s=1000.0), prefills=3, kv=HALVES)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_halves_of_which_the_client_asks_what_can_not_be_are_asked_once(status: int) -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        answer, task, _ = fleet.chat()
+        await task
+        assert answer.status == status
+        assert (len(rooms.rooms), retried(fleet), fallbacks(fleet)) == (1, 0, {})
+
+    scene(main, rooms=Rooms(status=status), prefills=2, kv=HALVES)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pointsman.core.ledger.events import PrefillEnded, PrefillFailed, TransferEnded
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.decision import Decision
+from pointsman.core.model.fault import Fault
 from pointsman.core.model.plan import Aggregate, Disaggregate
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.pairs import some_pair
@@ -438,8 +439,10 @@ def _left_to_the_client(split: Split, call: EngineCall) -> bool:
 def _at_other(exchange: Exchange, split: Split, error: NotMovedError) -> FailedAttempt:
     """As an attempt that the engine for prompts failed."""
     taken = error.label in TAKEN_AWAY and exchange.tries.resends < MOST_RESENDS
-    trouble = InterruptedHereError(str(error), error.fault, goes_on=True) if taken else error
-    return FailedAttempt(split.other.worker, str(error), error.fault, None, trouble=trouble, of_other=True)
+    # Nobody knows whose fault it is that nothing comes; whoever waited for a minute is not kept waiting by all in turn.
+    fault = Fault.LATE if error.label == Why.STUCK else error.fault
+    trouble = InterruptedHereError(str(error), fault, goes_on=True) if taken else error
+    return FailedAttempt(split.other.worker, str(error), fault, None, trouble=trouble, of_other=True)
 
 
 def _not_moved(call: EngineCall) -> NotMovedError:
