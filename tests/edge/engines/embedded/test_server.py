@@ -87,6 +87,8 @@ async def test_what_is_taken_leaves_nothing_open(stack: AsyncExitStack) -> None:
         ({"served_name": ""}, "empty name"),
         ({"threads": 0}, "threads must be at least 1"),
         ({"replay": "tcp://127.0.0.1:*"}, "set kv_events"),
+        ({"kv_events": "tcp://127.0.0.1:65536"}, "kv_events is 'tcp://127.0.0.1:65536': ports end at 65535"),
+        ({"kv_events": "tcp://127.0.0.1:*", "replay": "tcp://127.0.0.1:900000"}, "replay is"),
         ({"max_model_len": 8193}, "the model knows 8192 positions"),
         ({"num_blocks": 4, "max_model_len": 100}, "more than the KV cache holds"),
         ({"max_batched_tokens": 8}, "at least max_num_seqs"),
@@ -95,6 +97,11 @@ async def test_what_is_taken_leaves_nothing_open(stack: AsyncExitStack) -> None:
 def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EmbeddedSettings(**fields).engine_config(tiny().config)
+
+
+async def test_a_cache_that_no_machine_has_is_refused(stack: AsyncExitStack) -> None:
+    with pytest.raises(ConfigError, match="num_blocks is 1000000000000000: more than this machine has"):
+        await start_embedded(stack, num_blocks=10**15)
 
 
 def test_the_cache_is_as_large_as_the_model_lets_it_be() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ from safetensors.numpy import save_file
 
 from pointsman.core.model.errors import ModelFileError
 from pointsman.edge.engines.embedded.gguf_file import GgufFile
-from pointsman.edge.engines.embedded.model_config import config_of_hub
+from pointsman.edge.engines.embedded.model_config import Llama3Scaling, config_of_hub
+from pointsman.edge.engines.embedded.rope import frequencies
 from pointsman.edge.engines.embedded.safetensors_file import SafetensorsFile, SafetensorsFolder
 from pointsman.edge.engines.embedded.seeded_weights import seeded, tiny_config
 from pointsman.edge.engines.embedded.weights import load_weights
@@ -129,7 +132,9 @@ def test_a_configuration_of_the_hub() -> None:
     ("changes", "message"),
     [
         ({"model_type": "mamba"}, "model_type 'mamba' is not known; there are llama, qwen2, qwen3"),
+        ({"model_type": "gpt2", "hidden_size": None}, "model_type 'gpt2' is not known"),
         ({"hidden_size": "x"}, "hidden_size"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be at least 1, not 0"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling: 'yarn' is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
@@ -144,12 +149,15 @@ def test_what_is_not_supported_is_refused_by_name(changes: dict[str, object], me
         config_of_hub(hub_config(**changes), "config.json")
 
 
-def test_gguf_files_hold_the_same_model(tmp_path: Path) -> None:
-    """Written by the format's own library, with rotary pairs side by side as its converters leave them."""
+def write_gguf(
+    path: Path,
+    said: Mapping[str, str | float] | None = None,
+    more: Mapping[str, np.ndarray] | None = None,
+    without: tuple[str, ...] = (),
+) -> list[str]:
+    """Written by the format's own library, with rotary pairs side by side as its converters leave them: its tensors."""
     gguf = pytest.importorskip("gguf")
-    config = tiny_config(100)
-    read = seeded(config, 3)
-    path = tmp_path / "tiny.gguf"
+    config, read = tiny_config(100), seeded(tiny_config(100), 3)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_embedding_length(config.hidden)
     writer.add_feed_forward_length(config.feed_forward)
@@ -160,6 +168,8 @@ def test_gguf_files_hold_the_same_model(tmp_path: Path) -> None:
     writer.add_layer_norm_rms_eps(config.rms_eps)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_eos_token_id(2)
+    for key, value in (said or {}).items():
+        (writer.add_string if isinstance(value, str) else writer.add_float32)(key, value)
 
     def side_by_side(values: np.ndarray, heads: int) -> np.ndarray:
         rows, columns = values.shape
@@ -179,7 +189,11 @@ def test_gguf_files_hold_the_same_model(tmp_path: Path) -> None:
     }
     for layer in range(config.layers):
         names |= {f"model.layers.{layer}.{k}.weight": f"blk.{layer}.{v}.weight" for k, v in parts.items()}
+    for name, values in (more or {}).items():
+        writer.add_tensor(name, values)
     for ours, theirs in names.items():
+        if theirs in without:
+            continue
         values = read(ours)
         heads = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(theirs.split(".")[-2])
         writer.add_tensor(theirs, values if heads is None else np.ascontiguousarray(side_by_side(values, heads)))
@@ -187,7 +201,13 @@ def test_gguf_files_hold_the_same_model(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return list(names)
 
+
+def test_gguf_files_hold_the_same_model(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    names = write_gguf(path)
+    read = seeded(tiny_config(100), 3)
     file = GgufFile(path)
     assert (file.config.layers, file.config.heads, file.config.kv_heads, file.config.vocabulary) == (2, 4, 2, 100)
     assert file.config.tied
@@ -196,6 +216,40 @@ def test_gguf_files_hold_the_same_model(tmp_path: Path) -> None:
         assert np.array_equal(file.read(name), read(name)), name
     with pytest.raises(KeyError):
         file.read("lm_head.weight")
+
+
+def test_a_gguf_file_of_llama_3_turns_positions_as_its_directory_does(tmp_path: Path) -> None:
+    """Its converter writes how frequencies are divided, not by which rule."""
+    scaled = replace(tiny_config(100), rope_llama3=Llama3Scaling(8.0, 1.0, 4.0, 64))
+    plain = frequencies(tiny_config(100))
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, more={"rope_freqs.weight": plain / frequencies(scaled)})
+    assert not np.allclose(plain, frequencies(scaled), rtol=0.5)
+    assert np.allclose(frequencies(GgufFile(path).config), frequencies(scaled), rtol=1e-6)
+
+
+def test_linear_scaling_of_a_gguf_file(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0})
+    assert GgufFile(path).config.rope_factor == 4.0
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "without", "message"),
+    [
+        ({"llama.rope.scaling.type": "yarn"}, {}, (), "rope.scaling.type: 'yarn' is not supported"),
+        ({"llama.rope.dimension_count": 8.0}, {}, (), "rope.dimension_count is 8"),
+        ({}, {"rope_freqs.weight": np.ones(5, np.float32)}, (), "rope_divisors: expected 8 numbers"),
+        ({}, {}, ("token_embd.weight",), "token_embd.weight is missing: the file holds no whole model"),
+    ],
+)
+def test_what_of_a_gguf_file_is_not_supported_is_refused(
+    tmp_path: Path, said: dict[str, str | float], more: dict[str, np.ndarray], without: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, said, more, without)
+    with pytest.raises(ModelFileError, match=message):
+        GgufFile(path)
 
 
 def test_what_is_no_gguf_file_is_said(tmp_path: Path) -> None:

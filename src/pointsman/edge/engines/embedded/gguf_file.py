@@ -29,6 +29,8 @@ _LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_DIVISORS = "rope_freqs.weight"
+"""How converters write the scaled positions of Llama 3.1 and later."""
 _FAMILIES: dict[str, Family] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 
@@ -75,24 +77,46 @@ class GgufFile:
             return value
 
         hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
+        embeddings = self._tensors.get("token_embd.weight")
+        if embeddings is None:
+            raise ModelFileError(f"{self._path}: tensor token_embd.weight is missing: the file holds no whole model")
+        if heads < 1:
+            raise ModelFileError(f"{self._path}: {family}.attention.head_count must be at least 1, not {heads}")
+        head_dim = int(number("attention.key_length", hidden // heads))
+        turned = int(number("rope.dimension_count", head_dim))
+        if turned != head_dim:
+            raise ModelFileError(
+                f"{self._path}: {family}.rope.dimension_count is {turned}: only whole heads ({head_dim}) are supported"
+            )
+        scaling = str(said.get(f"{family}.rope.scaling.type", "none"))
+        if scaling not in ("none", "linear"):
+            raise ModelFileError(
+                f"{self._path}: {family}.rope.scaling.type: {scaling!r} is not supported; there are none, linear"
+            )
         eos = said.get("tokenizer.ggml.eos_token_id")
         return ModelConfig(
             family=family,
-            vocabulary=int(self._tensors["token_embd.weight"].shape[1]),
+            vocabulary=int(embeddings.shape[1]),
             hidden=hidden,
             feed_forward=int(number("feed_forward_length")),
             layers=int(number("block_count")),
             heads=heads,
             kv_heads=int(number("attention.head_count_kv", heads)),
-            head_dim=int(number("attention.key_length", hidden // heads)),
+            head_dim=head_dim,
             positions=int(number("context_length")),
             rms_eps=number("attention.layer_norm_rms_epsilon"),
             rope_theta=number("rope.freq_base", 10_000.0),
+            rope_factor=number("rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
+            rope_divisors=self._divisors(),
             tied="output.weight" not in self._tensors,
             qkv_bias=family == "qwen2",
             qk_norm=family == "qwen3",
             eos_ids=() if eos is None else (int(eos),),
         )
+
+    def _divisors(self) -> tuple[float, ...]:
+        tensor = self._tensors.get(_DIVISORS)
+        return () if tensor is None else tuple(map(float, np.asarray(tensor.data, np.float32)))
 
 
 def _name_here(name: str) -> str:

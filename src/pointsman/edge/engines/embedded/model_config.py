@@ -43,6 +43,8 @@ class ModelConfig:
     rope_factor: float = 1.0
     """Positions are divided by it (linear scaling)."""
     rope_llama3: Llama3Scaling | None = None
+    rope_divisors: tuple[float, ...] = ()
+    """Of the frequency of each pair, where a file has them ready; none: all are 1."""
     tied: bool = True
     """Output weights are the embeddings."""
     qkv_bias: bool = False
@@ -57,6 +59,10 @@ class ModelConfig:
             raise ModelFileError(f"{self.heads} heads can't share {self.kv_heads} KV heads evenly")
         if self.head_dim % 2:
             raise ModelFileError(f"head_dim is {self.head_dim}: rotary positions need an even one")
+        if self.rope_divisors and (len(self.rope_divisors) != self.head_dim // 2 or min(self.rope_divisors) <= 0):
+            raise ModelFileError(
+                f"rope_divisors: expected {self.head_dim // 2} numbers above 0, not {list(self.rope_divisors)}"
+            )
 
     @property
     def group(self) -> int:
@@ -74,8 +80,11 @@ class _RopeScaling(msgspec.Struct):
     rope_theta: float | None = None
 
 
-class _HubConfig(msgspec.Struct):
+class _HubType(msgspec.Struct):
     model_type: str
+
+
+class _HubConfig(_HubType):
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -102,16 +111,19 @@ class _HubConfig(msgspec.Struct):
 def config_of_hub(text: bytes, where: str) -> ModelConfig:
     """From the bytes of a `config.json`. Raises ModelFileError that names the key which can't be used."""
     try:
+        # The type first: others have other keys, and their lack would be what is complained of.
+        family = _family(msgspec.json.decode(text, type=_HubType).model_type, where)
         said = msgspec.json.decode(text, type=_HubConfig)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{where}: {error}") from None
-    family = _family(said.model_type, where)
     for key, fault in _not_supported(said, family).items():
         raise ModelFileError(f"{where}: {key}: {fault}")
     scaling = said.rope_parameters or said.rope_scaling or _RopeScaling()
     kind = scaling.rope_type or scaling.type or "default"
     theta = said.rope_theta or scaling.rope_theta or 10_000.0
     eos = said.eos_token_id
+    if said.num_attention_heads < 1:
+        raise ModelFileError(f"{where}: num_attention_heads must be at least 1, not {said.num_attention_heads}")
     return ModelConfig(
         family=family,
         vocabulary=said.vocab_size,

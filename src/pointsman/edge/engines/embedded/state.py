@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client.metrics_core import Metric
 
 from pointsman.core.engine_model.events import KvEvent
+from pointsman.core.model.errors import ConfigError
 from pointsman.edge.engines.embedded.embedded_specs import EmbeddedSpecs
 from pointsman.edge.engines.embedded.engine import EmbeddedEngine
 from pointsman.edge.engines.embedded.loaded_model import LoadedModel
@@ -52,7 +53,12 @@ class EmbeddedState:
             defaults=model.defaults,
             draw_seed=lambda: chance.getrandbits(63),
         )
-        engine = EmbeddedEngine(self.config, model.decoder, transfers=settings.transfer is not None)
+        try:
+            engine = EmbeddedEngine(self.config, model.decoder, transfers=settings.transfer is not None)
+        except (MemoryError, ValueError, OverflowError, OSError) as error:
+            raise ConfigError(
+                f"num_blocks is {self.config.num_blocks}: more than this machine has; lower it"
+            ) from error
         self.metrics = ServerMetrics(time.time())
         self.runner = EmbeddedRunner(engine, self._publish, self.metrics)
 

@@ -19,6 +19,7 @@ from pointsman.edge.wire import kv_events as wire
 logger = logging.getLogger("pointsman.engines.events")
 
 _HIGH_WATER_MARK = 100_000
+_MOST_PORT, _MOST_DIGITS = 65_535, 5
 _BINDING = ("*", "::", "ipc://", "inproc://", "://127.", "://localhost", "[::1]")
 
 
@@ -39,6 +40,11 @@ class EventSettings:
     def __post_init__(self) -> None:
         if self.replay_endpoint is not None and self.endpoint is None:
             raise ConfigError("replay is set but kv_events is not: there would be nothing to replay; set kv_events")
+        for name, endpoint in (("kv_events", self.endpoint), ("replay", self.replay_endpoint)):
+            port = (endpoint or "").rpartition(":")[2]
+            # ZMQ would take another port, the remainder, without a word.
+            if port.isascii() and port.isdigit() and (len(port) > _MOST_DIGITS or int(port) > _MOST_PORT):
+                raise ConfigError(f"{name} is {endpoint!r}: ports end at {_MOST_PORT}")
         if self.replay_batches < 1:
             raise ConfigError(f"replay_batches must be at least 1, not {self.replay_batches}")
 
