@@ -22,6 +22,7 @@ from pointsman.core.ledger.events import WorkerJoined
 from pointsman.core.model.worker import WorkerId, WorkerSpec
 from pointsman.edge.configuration.links_file import load_links
 from pointsman.edge.node.server import NodeServer
+from pointsman.edge.node.survey import Survey
 from pointsman.edge.node.verdicts import verdicts
 from pointsman.edge.serving.frontend import Frontend
 from support.nodes_in_thread import TOKEN, NodesInThread
@@ -217,6 +218,14 @@ def _stop_once(capfd: pytest.CaptureFixture[str]) -> None:
 
 async def emitted(frontend: Frontend, event: WorkerJoined) -> None:
     frontend.emit(event)
+
+
+def test_not_all_pairs_is_no_good_news(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = {("a", "b"): probe(3.0), ("a", "c"): probe(3.0), ("b", "c"): probe(3.0)}
+    assert "nothing is wrong" in shown(capsys, pairs)
+    found = surveyed(pairs)
+    output.print_links(Survey(found.members, {}, found.pairs[:2]), ())
+    assert "nothing is wrong" not in capsys.readouterr().out
 
 
 def test_what_broke_off_is_not_judged_by_its_small_transfers() -> None:

@@ -108,7 +108,8 @@ def print_links(found: Survey, findings: Sequence[Finding]) -> None:
         console.print(f"[red]{escape(_failure(pair))}[/red]")
     for finding in findings:
         console.print(f"[red]{escape(finding.text)}[/red]")
-    if directions and not (findings or found.failures or found.unreachable):
+    pairs = len(found.members) * (len(found.members) - 1) // 2
+    if len(found.pairs) == pairs > 0 and not (findings or found.failures or found.unreachable):
         console.print("[green]nothing is wrong with these links[/green]")
 
 

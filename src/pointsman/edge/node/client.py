@@ -78,13 +78,18 @@ class NodeClient:
             reason = connect_reason(error)
             raise NodeError(url, f"can't be reached ({reason}); does `pointsman node` run there?") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise NodeError(url, f"hung up in the middle ({str(error) or type(error).__name__})") from None
+            raise NodeError(
+                url,
+                f"hung up without an answer ({str(error) or type(error).__name__}); is it a `pointsman node`?",
+            ) from None
         if status == 401:
             reason = (
                 "it wants its token, and was shown none or another one: all nodes and who asks them share one, in "
                 "POINTSMAN_NODE_TOKEN or the environment variable that --token-env names"
             )
             raise NodeError(url, reason, status)
+        if status == 404:
+            raise NodeError(url, "is no pointsman node; is that the address and port of its --listen?", status)
         if status != 200:
             raise NodeError(url, _message(raw) or f"answered with status {status}", status)
         try:

@@ -15,7 +15,7 @@ _BUSY_S = 1.0
 """Between two tries at a node that is probed by somebody else …"""
 _FEWEST_TRIES = 15
 """… which ends within so many: a ticket that nobody uses holds it for 10 s, and another's probe as long as ours."""
-_SLACK_S = 120.0
+_SLACK_S = 60.0
 """What a probe may take beyond its sizes' time: connections, answers that don't come."""
 
 
