@@ -6,6 +6,7 @@ import pytest
 
 from pointsman.core.engine_model.engine import RequestRefusedError
 from pointsman.core.engine_model.events import AllBlocksCleared, BlockStored, KvEvent
+from pointsman.core.model.errors import EngineError
 from pointsman.edge.engines.embedded.computed_sequence import SampledRequest
 from pointsman.edge.engines.embedded.runner import EmbeddedRunner
 from pointsman.edge.engines.embedded.sampling import Chosen
@@ -118,6 +119,40 @@ async def test_a_step_that_fails_ends_all_requests_and_empties_the_cache(
     await ended(next_one)
     assert sequence.cached_tokens == 0
     assert next_one.tokens == greedy(MODEL, prompt, 30)
+    await runner.stop()
+
+
+@pytest.mark.parametrize("where", ["begin", "finish"])
+async def test_books_that_are_wrong_stop_the_engine_and_nobody_waits_for_ever(
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = EmbeddedRunner(embedded_engine(MODEL), lambda _: None)
+
+    def broken(now_ms: float) -> None:
+        raise EngineError("books and pages disagree")
+
+    monkeypatch.setattr(runner.engine, where, broken)
+    lost = Sink()
+    (sequence,) = runner.submit(SampledRequest("a", [1, 2, 3], 30), [lost])
+    await ended(lost)
+    assert lost.error is not None
+    assert "books and pages disagree" in caplog.text
+    runner.abort(sequence)
+    with pytest.raises(EngineError, match="its log says why"):
+        runner.submit(SampledRequest("b", [1, 2, 3], 30), [Sink()])
+    await runner.stop()
+
+
+async def test_events_that_can_not_be_told_lose_no_token_in_silence() -> None:
+    def broken(events: list[KvEvent]) -> None:
+        raise OSError("no socket")
+
+    runner = EmbeddedRunner(embedded_engine(MODEL), broken)
+    sink = Sink()
+    runner.submit(SampledRequest("a", list(range(BLOCK_SIZE + 1)), 30), [sink])
+    await ended(sink)
+    assert sink.error is not None
+    assert runner.broken
     await runner.stop()
 
 

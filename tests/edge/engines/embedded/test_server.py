@@ -292,6 +292,16 @@ async def test_a_step_that_fails_is_an_error_at_the_client(client: Client, monke
     assert runner.model.idle
 
 
+async def test_an_engine_whose_books_are_wrong_is_not_healthy(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(now_ms: float) -> None:
+        raise RuntimeError("wrong")
+
+    monkeypatch.setattr(client.server.state.runner.engine, "begin", broken)
+    assert [(await client.chat()).status for _ in range(2)] == [500, 500]
+    assert (await client.get("/health")).status == 503
+    assert (await client.get("/metrics")).status == 200
+
+
 async def test_it_is_found_as_vllm_with_all_that_is_needed(
     stack: AsyncExitStack, session: aiohttp.ClientSession
 ) -> None:

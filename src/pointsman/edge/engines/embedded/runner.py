@@ -39,6 +39,8 @@ class EmbeddedRunner:
         self.engine = engine
         self.transfers: KvTransfers | None = None
         """What moves KV between engines, if something does."""
+        self.broken = False
+        """Its books can't be trusted any more: it computes nothing, and refuses everything."""
         self._publish = publish
         self._metrics = ServerMetrics(time.time()) if metrics is None else metrics
         self._live: dict[Sequence, Live] = {}
@@ -66,7 +68,9 @@ class EmbeddedRunner:
         return self.engine.model
 
     def submit(self, request: SampledRequest, sinks: list[TokenSink]) -> tuple[Sequence, ...]:
-        """Queue a request with a sink for each of its sequences; raises RequestRefusedError."""
+        """Queue a request with a sink for each of its sequences; raises RequestRefusedError, EngineError if broken."""
+        if self.broken:
+            raise EngineError("the engine has failed and computes nothing any more; its log says why; start it again")
         if self.transfers is not None and request.kv_transfer_params is not None:
             request = self.transfers.prepared(request)
         try:
@@ -131,6 +135,12 @@ class EmbeddedRunner:
         self._waking = False
         if self._stopped:
             return
+        try:
+            self._begin_step()
+        except Exception as error:
+            self._break(error)
+
+    def _begin_step(self) -> None:
         now_ms = self.now_ms()
         work = self.engine.begin(now_ms)
         if self.transfers is not None and (reserved := self.engine.model.take_reserved()):
@@ -149,14 +159,24 @@ class EmbeddedRunner:
         if self._stopped:
             return
         error = None if done.cancelled() else done.exception()
-        if error is not None:
-            self._failed(work, error)
-        else:
-            self._deliver(self.engine.finish(now_ms))
-        between, self._between = self._between, []
-        for do in between:
-            do()
+        try:
+            if error is not None:
+                self._failed(work, error)
+            else:
+                self._deliver(self.engine.finish(now_ms))
+            between, self._between = self._between, []
+            for do in between:
+                do()
+        except Exception as failure:
+            self._break(failure)
+            return
         self._begin()
+
+    def _break(self, error: Exception) -> None:
+        """Something between steps failed: tokens may be lost, and nobody knows what the blocks hold."""
+        _log.critical("the engine has failed and computes nothing any more; start it again: %r", error, exc_info=error)
+        self.broken = self._stopped = True
+        self._tell_lost()
 
     def _failed(self, work: Work, error: BaseException) -> None:
         """Blocks that the step did not fill may be shared already: all requests and the cache are lost."""
@@ -169,6 +189,9 @@ class EmbeddedRunner:
         if self.transfers is not None:
             self.transfers.lost()
         self.reset_prefix_cache()
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
         lost, self._live = self._live, {}
         for live in lost.values():
             live.sink.on_error(EngineError("the engine failed while it computed this; its log says more"))

@@ -65,7 +65,7 @@ class EmbeddedState:
     @property
     def ready(self) -> bool:
         """`/health` is 200."""
-        return not self.unready
+        return not (self.unready or self.runner.broken)
 
     def more_metrics(self) -> Iterable[Metric]:
         """How busy it is, and what is told of KV that moves."""
