@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +24,7 @@ from pointsman.core.policies.cost_load import Floats
 from pointsman.core.policies.cost_moves import RELIEF_SHARE, Moves, Scene, move_terms
 from pointsman.core.policies.pairs import BYTES_UNKNOWN
 from pointsman.core.timing.fleet_times import FleetTimes
+from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.link_times import LinkEstimate, LinkTimes
 from pointsman.core.timing.spread import mean_excess
 from pointsman.core.timing.step import StepCoefficients
@@ -166,6 +169,16 @@ class TestPrefillAndDecodeApart:
         alone_ms = 0.05 * 4_100
         assert term(made, "eviction_ms", prefill=0, decode=1) == pytest.approx(alone_ms + 0.05 * 4_000)
         assert term(made, "eviction_ms", prefill=2, decode=1) == pytest.approx(alone_ms)
+
+    def test_terms_add_up_where_caches_hold_more_than_they_are_said_to_have_room_for(self) -> None:
+        dear = Outlook(100.0, reuse=0.5, evictions_seen=1e12)
+        columns = backlog("bbp", w0=20_000, w1=20_000)
+        held = [0, 900_000, 0]
+        made = decide(fleet("bbp", outlook=dear, kv_capacity_tokens=[100_000] * 3, held_tokens=held, **columns))
+        assert made.plans is not None
+        assert len(made.plans.scores) == 4
+        assert made.terms["eviction_ms"][0] < 0
+        assert np.allclose(np.sum(list(made.plans.terms.values()), axis=0), made.plans.scores)
 
 
 class TestRoomAndLimits:
@@ -356,6 +369,17 @@ class TestWhatIsTold:
             _ = made.plans._nothing
         assert type(decide(fleet("pd", **backlog("pd", w1=20_000))).plans) is PlanRows
 
+    @pytest.mark.parametrize("waiting", [0, 20_000])
+    def test_decisions_that_are_kept_do_not_keep_the_arrays_of_all_links(self, waiting: int) -> None:
+        view = fleet("pd", **backlog("pd", w1=waiting))
+        timing = times(view, FAST)
+        made = decide(view, timing)
+        link_rows = weakref.ref(timing.link_rows)
+        del timing
+        gc.collect()
+        assert link_rows() is None
+        assert term(made, "transfer_ms", prefill=0, decode=1) == pytest.approx(4_000 * 131_072 / 1e12)
+
     def test_a_copy_of_them_with_another_choice_is_worked_out_too(self) -> None:
         plans = decide(fleet("pd")).plans
         assert plans is not None
@@ -374,9 +398,9 @@ class TestWhatIsTold:
     def test_terms_are_worked_out_when_somebody_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         worked_out: list[Moves] = []
 
-        def work_out(scene: Scene, moves: Moves) -> dict[str, Floats]:
+        def work_out(scene: Scene, links: LinkRows, moves: Moves) -> dict[str, Floats]:
             worked_out.append(moves)
-            return move_terms(scene, moves)
+            return move_terms(scene, links, moves)
 
         monkeypatch.setattr(cost_plans, "move_terms", work_out)
         made = decide(view := fleet("pd", **backlog("pd", w1=20_000)), times(view, FAST))

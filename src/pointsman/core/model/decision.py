@@ -63,7 +63,7 @@ class PlanRowsLater(PlanRows):
     __slots__ = ("_make",)
 
     def __init__(self, make: Callable[[], PlanRows] | None = None, **values: Any) -> None:
-        """`values`: of all fields, as copies are made (`dataclasses.replace`): then nothing is left to be worked out."""
+        """`values`: of all fields, as `dataclasses.replace` makes copies: then nothing is left to be worked out."""
         for name, value in {"_make": make, "chosen": -1, "comparable": True, **values}.items():
             object.__setattr__(self, name, value)
 

@@ -70,7 +70,6 @@ class Scene(NamedTuple):
     times: TimeRows
     excess: Floats
     """Of a worker's times to the first token: mean over median, less one."""
-    links: LinkRows
     passing: Passing
     now_ms: float
     alone: Alone
@@ -129,14 +128,14 @@ def size_bytes(scene: Scene, moves: Moves) -> Floats:
     return sizes
 
 
-def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
+def move_terms(scene: Scene, links: LinkRows, moves: Moves) -> dict[str, Floats]:
     """By name, one value a plan; they add up to the score."""
     view, times, alone = scene.view, scene.times, scene.alone
     computes, answers, apart = moves.computes, moves.answers, moves.apart
     table = view.table
     done = _computed(scene, moves)
-    link = scene.links.of(table[Column.NODE, moves.gives], table[Column.NODE, answers])
-    transfer = _transfer_ms(scene, moves, done.first_ms, link)
+    link = links.of(table[Column.NODE, moves.gives], table[Column.NODE, answers])
+    transfer = _transfer_ms(scene, links, moves, done.first_ms, link)
     ttft = done.first_ms + done.joined_ms
     wait = ttft + transfer
     completion = wait + max(0.0, view.outlook.output_tokens - 1) * alone.decode_step_ms[answers]
@@ -159,7 +158,7 @@ def move_terms(scene: Scene, moves: Moves) -> dict[str, Floats]:
     most = scene.most_relief_ms
     disturbed = alone.load.decoding[computes] * done.computed_ms - scene.disturbed_ms
     terms["relief_ms"] = np.clip(disturbed, -most, most)
-    spread = scene.links.spread(link)
+    spread = links.spread(link)
     risk = done.first_ms * scene.excess[computes] + transfer * mean_excess(spread)
     terms["risk_ms"] = 2 * np.maximum(risk - scene.usual_risk_ms, 0.0)
     slo = _slo_ms(scene, moves, done, wait, completion, _ratios(scene, moves, ttft, transfer, spread))
@@ -191,10 +190,10 @@ def transfers_ahead(view: FleetView, only_prompts: Floats) -> tuple[Floats, Floa
     return going + waiting * only_prompts, incoming(view)
 
 
-def _transfer_ms(scene: Scene, moves: Moves, first_ms: Floats, link: NDArray[np.int32]) -> Floats:
+def _transfer_ms(scene: Scene, links: LinkRows, moves: Moves, first_ms: Floats, link: NDArray[np.int32]) -> Floats:
     table = scene.view.table
-    floor = scene.links.floor_ms(link)
-    moving = scene.links.ms(link, size_bytes(scene, moves), np.zeros(len(link), dtype=np.int64)) - floor
+    floor = links.floor_ms(link)
+    moving = links.ms(link, size_bytes(scene, moves), np.zeros(len(link), dtype=np.int64)) - floor
     under_way = np.maximum(table[Column.TRANSFERS_OUT, moves.gives], table[Column.TRANSFERS_IN, moves.answers])
     if scene.ahead is None:
         ahead: Floats = np.zeros(len(link))

@@ -18,7 +18,7 @@ from pointsman.core.policies.cost_load import CostLoad, Floats
 from pointsman.core.policies.cost_moves import Rows, Scene, most_relief_ms, others_ms, prompt_ms
 from pointsman.core.policies.pairs import Mask, Passing, source_rows
 from pointsman.core.timing.fleet_times import FleetTimes
-from pointsman.core.timing.link_rows import LinkBlock
+from pointsman.core.timing.link_rows import LinkBlock, LinkRows
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
 
 ALL = 32
@@ -105,7 +105,7 @@ def hopeless(
     return float(np.minimum.reduce(lowest_ms)) - most_relief >= least
 
 
-def apart_pairs(scene: Scene) -> Pairs | None:
+def apart_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
     """Prefill and decode apart; None: no pair is possible."""
     passing, alone, times, table = scene.passing, scene.alone, scene.times, scene.view.table
     if not passing.any_apart:
@@ -130,13 +130,13 @@ def apart_pairs(scene: Scene) -> Pairs | None:
     if len(giver) > ALL:
         givers = _least(np.where(passing.gives, giver, np.inf))
         # What has to go there counts as well, by the usual link.
-        usual = moved * (2 * passing.token_bytes / scene.links.usual_bytes_per_ms)
+        usual = moved * (2 * passing.token_bytes / links.usual_bytes_per_ms)
         answers = _least(np.where(passing.takes, taker + usual, np.inf))
         if not len(givers) or not len(answers):
             return None
         giver, blocked = giver[givers], blocked[np.ix_(givers, answers)]
         taker, moved = taker[answers], moved[answers]
-    block = _links(scene, givers, answers)
+    block = _links(scene, links, givers, answers)
     token_bytes = passing.token_bytes if givers is None else passing.token_bytes[givers]
     sizes = token_bytes[:, None] * moved
     transfer = block.moving_ms(sizes)
@@ -158,8 +158,8 @@ def apart_pairs(scene: Scene) -> Pairs | None:
     scores += taker
     scores += blocked
     if passing.any_only_prompts:
-        lost = _at(copy * passing.only_prompts, givers)
-        scores += np.maximum(lost[:, None] - _at(alone.terms["eviction_ms"], answers), 0.0)
+        lost = _at(copy, givers)[:, None] - _at(alone.terms["eviction_ms"], answers)
+        scores += np.maximum(lost, 0.0) * _at(passing.only_prompts, givers)[:, None]
     placement = alone.terms.get("placement_ms")
     if placement is not None and passing.any_both:
         both = _at((1 - passing.only_prompts) / 2, givers)
@@ -167,7 +167,7 @@ def apart_pairs(scene: Scene) -> Pairs | None:
     return Pairs(givers, answers, scores, moved, sizes, None if scene.fits is None else _at(scene.fits, answers))
 
 
-def pull_pairs(scene: Scene) -> Pairs | None:
+def pull_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
     """The beginning of the prompt from another one; None: nobody holds more than those who may answer."""
     passing, alone, times, table = scene.passing, scene.alone, scene.times, scene.view.table
     if not passing.any_pull:
@@ -205,7 +205,7 @@ def pull_pairs(scene: Scene) -> Pairs | None:
             *(_at(values, answers) for values in (load.prefill, load.context)),
         )
         first = stepped_ms(there, d, _at(times.overhead_ms, answers), _at(alone.step_ms, answers), computed)
-    block = _links(scene, sources, answers)
+    block = _links(scene, links, sources, answers)
     sizes = passing.token_bytes[sources][:, None] * moved
     transfer = block.moving_ms(sizes)
     under_way = table[Column.TRANSFERS_OUT : Column.TRANSFERS_IN + 1]
@@ -235,10 +235,10 @@ def _least(values: Floats, most: int = SHORT) -> Rows:
     return rows[values[rows] < np.inf]
 
 
-def _links(scene: Scene, givers: Rows | None, answers: Rows | None) -> LinkBlock:
+def _links(scene: Scene, links: LinkRows, givers: Rows | None, answers: Rows | None) -> LinkBlock:
     """All links between them."""
     nodes = scene.view.table[Column.NODE]
     if answers is None:
-        among = scene.links.among(nodes)
+        among = links.among(nodes)
         return among if givers is None else among.of(givers)
-    return scene.links.block(_at(nodes, givers), nodes[answers])
+    return links.block(_at(nodes, givers), nodes[answers])

@@ -3,7 +3,7 @@
 All pairs are scored (cost_pairs.py); the best `KEPT` of prefill and decode apart, and as many pulls, are plans of the
 decision. What would not fit where it is answered, or is larger than the operator allows, is shown among them, and can't
 be chosen. Where it is plain that no plan can be better than the best worker alone, plans are worked out when somebody
-looks at them, and so it is with the terms of all.
+looks at them, and so it is with the terms of all; in any thread, so what is looked up of links is looked up anew.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from pointsman.core.policies.cost_pairs import Pairs, apart_pairs, hopeless, pul
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, Mask, free_tokens, needed_tokens, no_room, passing, too_large
 from pointsman.core.policies.policy import least_row
 from pointsman.core.timing.fleet_times import FleetTimes
+from pointsman.core.timing.link_rows import LinkRows
+from pointsman.core.timing.link_times import LinkTimes
 
 _ALWAYS = TransferMode.ALWAYS
 KEPT = 16
@@ -55,14 +57,16 @@ def with_plans(
     if not (passes.any_apart or passes.any_pull):
         return made
 
+    # What is worked out later must not keep `times` with all of its arrays: many decisions are kept.
+    rows, excess, links = times.rows(view.workers), times.ttft_excess(view.workers), times.links
+
     def scene() -> Scene:
-        excess, ttft_ms = times.ttft_excess(view.workers), float(alone.ttft_ms[best])
+        ttft_ms = float(alone.ttft_ms[best])
         return Scene(
             request=request,
             view=view,
-            times=times.rows(view.workers),
+            times=rows,
             excess=excess,
-            links=times.link_rows,
             passing=passes,
             ahead=transfers_ahead(view, passes.only_prompts),
             now_ms=made.at_ms,
@@ -77,8 +81,8 @@ def with_plans(
 
     plain = view.transfer.mode is not _ALWAYS and not has_rare_terms(alone)
     if plain and hopeless(request, view, alone, passes, times, scores, best):
-        return replace(made, plans=PlanRowsLater(lambda: _rows(scene(), rng)[0]))
-    plans, moves = _rows(scene(), rng)
+        return replace(made, plans=PlanRowsLater(lambda: _rows(scene(), links, LinkRows(links), rng)[0]))
+    plans, moves = _rows(scene(), links, times.link_rows, rng)
     if moves is None:
         return made
     note = made.note
@@ -88,16 +92,17 @@ def with_plans(
     return replace(made, plans=plans, plan=plan, note=note)
 
 
-def _rows(scene: Scene, rng: random.Random) -> tuple[PlanRows, Moves | None]:
-    """The plans that are kept, priced; no moves where there are none."""
-    kept = _joined(_kept(scene, apart_pairs(scene), apart=True), _kept(scene, pull_pairs(scene), apart=False))
+def _rows(scene: Scene, links: LinkTimes, link_rows: LinkRows, rng: random.Random) -> tuple[PlanRows, Moves | None]:
+    """The plans that are kept, priced; no moves where there are none. `link_rows`: those of `links`."""
+    apart, pulls = apart_pairs(scene, link_rows), pull_pairs(scene, link_rows)
+    kept = _joined(_kept(scene, apart, apart=True), _kept(scene, pulls, apart=False))
     if kept is None:
         none = np.zeros(0, dtype=np.intp)
         return PlanRows(none, none, none, none, np.zeros(0), {}), None
     moves, scores, any_excluded = kept
-    terms: Mapping[str, Floats] = TermsLater(lambda: move_terms(scene, moves))
+    terms: Mapping[str, Floats] = TermsLater(lambda: move_terms(scene, LinkRows(links), moves))
     if has_rare_terms(scene.alone):
-        terms = move_terms(scene, moves)
+        terms = move_terms(scene, link_rows, moves)
         scores = total(terms)
     excluded = _excluded(scene, moves) if any_excluded else {}
     if excluded:

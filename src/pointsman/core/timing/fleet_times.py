@@ -119,10 +119,11 @@ class FleetTimes(Mapping[str, WorkerTimes]):
 
     def ttft_excess(self, workers: tuple[str, ...]) -> NDArray[np.float64]:
         """By how much times to the first token exceed the median on the average, as a share of it, of these workers."""
-        rows = self.rows(workers)
-        if self._excess is None or self._excess[0] is not rows:
-            self._excess = rows, mean_excess(rows.ttft_p90 / rows.ttft_p50)
-        return self._excess[1]
+        rows, excess = self.rows(workers), self._excess
+        if excess is None or excess[0] is not rows:
+            # By way of a name of its own: other threads may ask for other workers meanwhile.
+            excess = self._excess = rows, mean_excess(rows.ttft_p90 / rows.ttft_p50)
+        return excess[1]
 
     def _made(self, workers: tuple[str, ...]) -> TimeRows:
         known = [self._times.get(worker) for worker in workers]
