@@ -82,6 +82,26 @@ def test_streams_and_plain_answers_are_those_of_one_engine(handshake: HandShake)
     run_virtual(main)
 
 
+@pytest.mark.parametrize("handshake", [HandShake.SHARED_STORAGE, HandShake.VLLM_NIXL], ids=str)
+def test_an_engine_that_found_nothing_of_what_was_computed_for_it_is_told_of_once(
+    handshake: HandShake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here no storage is shared, whatever the operator says; blocks that are read are counted as cached."""
+
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, kv=KvShape(handshake, 16)) as fleet:
+            texts = [" ".join(f"word {n}" for n in range(first, first + 200)) for first in (0, 500)]
+            asked = [fleet.chat(messages=[{"role": "user", "content": text}]) for text in texts]
+            await judged(fleet, [*asked, fleet.plain()])
+            found = handshake is HandShake.VLLM_NIXL
+            assert fallbacks(fleet) == ({} if found else {"not_found": 2})
+            assert transfers(fleet)["apart", "moved"] == (3 if found else 1)
+            said = [record for record in caplog.records if "found nothing of what was computed" in record.message]
+            assert len(said) == (0 if found else len({answer.header(b"x-pointsman-worker") for answer, _, _ in asked}))
+
+    run_virtual(main)
+
+
 def test_what_the_engine_tells_of_a_transfer_is_counted_and_teaches_the_ledger() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with apart(loop) as fleet:

@@ -29,7 +29,14 @@ from pointsman.edge.serving.legs.decode_relay import DecodeRelay
 from pointsman.edge.serving.legs.engine_call import EngineCall
 from pointsman.edge.serving.legs.sender import LegSender
 from pointsman.edge.serving.legs.split import Split
-from pointsman.edge.serving.legs.why import LEFT_TO_THE_CLIENT, NOT_OF_THE_TRANSFER, TAKEN_AWAY, Why
+from pointsman.edge.serving.legs.why import (
+    FETCHED_IS_CACHED,
+    LEFT_TO_THE_CLIENT,
+    NOT_OF_THE_TRANSFER,
+    SURELY_A_BLOCK_TOKENS,
+    TAKEN_AWAY,
+    Why,
+)
 from pointsman.edge.serving.retries import MOST_RESENDS
 from pointsman.edge.serving.tasks import OwnedTasks
 from pointsman.edge.serving.timeouts import Timeouts
@@ -218,7 +225,7 @@ class Legs:
         usage = split.usage = usage_of_body(call.body)
         prompt, cached = (None, None) if usage is None else (usage.prompt_tokens, usage.cached_tokens)
         split.tokens = prompt
-        if exchange.split is split and split.fallback is None and self._ledger.holds(exchange.request.id):
+        if exchange.split is split and not split.done and self._ledger.holds(exchange.request.id):
             self._ledger.apply(PrefillEnded(exchange.request.id, now_ms, prompt, cached))
 
     def _goes_on(self, exchange: Exchange, split: Split, asked: Asked) -> Next:
@@ -293,7 +300,23 @@ class Legs:
             if self._ledger.holds(request_id):
                 now_ms = self._clock()
                 self._ledger.apply(TransferEnded(request_id, now_ms, moved.tokens, moved.size_bytes, moved.took_ms))
-        self._end(exchange, split, "moved")
+        useless = moved is None and split.is_prefill and _nothing_came(split, relay)
+        if useless:
+            self._not_found(split)
+        self._end(exchange, split, "fallback" if useless else "moved")
+
+    def _not_found(self, split: Split) -> None:
+        """The engine that answers computed what another one had computed for it, and nobody said so."""
+        split.tokens, split.fallback = 0, f"{split.answering.worker} found nothing of what was computed for it"
+        self._traffic.transfer_fallbacks[Why.NOT_FOUND.value] += 1
+        said = f"{split.fallback} at {split.other.worker}: its answer has no cached tokens"
+        if said not in self._refusals and len(self._refusals) < _MOST_REFUSALS:
+            self._refusals.add(said)
+            _log.warning(
+                "%s; see that both have the KV connector that cache_transport names, with the same storage "
+                "(said once; counted in pointsman_transfer_fallbacks_total as not_found)",
+                said,
+            )
 
     def failed(self, exchange: Exchange, split: Split, failed: FailedAttempt) -> Next:
         """Its leg came to nothing. FailedAttempt: as any attempt does; None: the same engine is asked once more."""
@@ -429,6 +452,14 @@ def _wanted(split: Split, asked: Asked) -> LegRequest | None:
     if isinstance(plan, Disaggregate):
         return split.handover.prefill(asked, split.other, split.answering)
     return None if plan.pull is None else split.handover.hold(asked, split.other, plan.pull.tokens)
+
+
+def _nothing_came(split: Split, relay: DecodeRelay) -> bool:
+    """By its own word; engines that keep silent of cached tokens are believed to have found them."""
+    usage = relay.usage
+    if usage is None or split.handover.handshake not in FETCHED_IS_CACHED:
+        return False
+    return usage.cached_tokens == 0 and usage.prompt_tokens >= SURELY_A_BLOCK_TOKENS
 
 
 def _left_to_the_client(split: Split, call: EngineCall) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from pointsman.core.model.fault import Fault
+from pointsman.core.model.kv_shape import HandShake
 
 
 class Why(enum.StrEnum):
@@ -22,12 +23,19 @@ class Why(enum.StrEnum):
     """Both engines are well, and the KV does not come."""
     DRAINED = "worker_drains"
     """The worker that has the KV was to be free."""
+    NOT_FOUND = "not_found"
+    """The worker that answers computed all of the prompt itself, by its own count of cached tokens."""
     DECODE_REFUSED = "decode_refused"
     """The worker that answers did not go on from what another one computed."""
 
 
 LEFT_TO_THE_CLIENT = frozenset(range(400, 500)) - {401, 407, 408, 429}
 """Statuses of a prefill leg that the client caused. The others are about our key, or the engine's load."""
+
+FETCHED_IS_CACHED = frozenset((HandShake.VLLM_NIXL, HandShake.SHARED_STORAGE, HandShake.LLAMACPP_SLOTS))
+"""Engines that count what came from others among the cached tokens of their answers."""
+SURELY_A_BLOCK_TOKENS = 512
+"""Shorter prompts may have no block that could be passed on."""
 
 TAKEN_AWAY = frozenset((Why.GIVEN_UP, Why.STUCK, Why.DRAINED))
 """Legs that did not fail: they are ended here, and nobody computes on."""
