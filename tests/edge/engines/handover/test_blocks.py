@@ -88,3 +88,19 @@ def test_answers_and_events_tell_what_was_moved() -> None:
     assert BLOCKS.moved(body) == Moved(32, 4096, 1.5, "shm")
     assert BLOCKS.moved(b'{"choices":[]}') is None
     assert BLOCKS.moved(b"[DONE]") is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"transferred_tokens": -1},
+        {"transferred_bytes": -4096},
+        {"transfer_ms": -0.1},
+        {"transferred_bytes": 10**30},
+        {"transport": "x" * 1000},
+    ],
+)
+def test_what_can_not_be_is_not_believed(told: dict[str, object]) -> None:
+    """It would make counters fall, and records large."""
+    usual = {"transferred_tokens": 32, "transferred_bytes": 4096, "transfer_ms": 1.5, "transport": "shm"}
+    assert BLOCKS.moved(json.dumps({"kv_transfer_params": {"pointsman_transfer": usual | told}}).encode()) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from pointsman.core.model.kv_shape import HandShake
@@ -29,11 +31,14 @@ _OF_THE_PROMPT = (
 """Members that decide which tokens a prompt has, and whose cache may be used."""
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
 class _Transfer(msgspec.Struct):
-    transferred_tokens: int | None = None
-    transferred_bytes: int | None = None
-    transfer_ms: float | None = None
-    transport: str | None = None
+    transferred_tokens: _Count | None = None
+    transferred_bytes: _Count | None = None
+    transfer_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    transport: Annotated[str, msgspec.Meta(max_length=32)] | None = None
 
 
 class _Params(msgspec.Struct):
