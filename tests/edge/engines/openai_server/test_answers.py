@@ -101,6 +101,17 @@ async def test_the_stop_string_is_kept_if_asked_for(client: Any) -> None:
     assert body["choices"][0]["text"] == whole[: whole.index(stop) + len(stop)]
 
 
+async def test_a_stop_string_may_begin_in_the_least_tokens(client: Any) -> None:
+    events = (await client.complete(max_tokens=24, stream=True)).events
+    pieces = [event["choices"][0]["text"] for event in events]
+    border = next(n for n in range(4, 24) if pieces[n - 1] and pieces[n] and "\ufffd" not in pieces[n - 1] + pieces[n])
+    before, stop = "".join(pieces[:border]), pieces[border - 1][-1] + pieces[border][0]
+    choice = (await client.complete(max_tokens=24, min_tokens=border, stop=stop)).json["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == (before[:-1], "stop", stop)
+    as_long = (await client.complete(max_tokens=border, min_tokens=border, stop=stop)).json["choices"][0]
+    assert (as_long["text"], as_long["finish_reason"]) == (before, "length")
+
+
 async def test_prompts_may_be_lists_and_token_ids(client: Any) -> None:
     tokens = (await client.post("/tokenize", {"prompt": "abc def"})).json["tokens"]
     alone = [(await client.complete(text, max_tokens=3)).json["choices"][0]["text"] for text in ("abc def", "xyz")]

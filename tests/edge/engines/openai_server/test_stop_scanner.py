@@ -39,3 +39,21 @@ def test_only_what_may_begin_a_stop_string_is_held_back(pieces: list[str], stops
         if scanner.found is not None:
             return
         assert len(fed) - len(out) <= max(map(len, stops)) - 1
+
+
+@given(pieces, stops, st.integers(0, 20))
+def test_a_stop_string_may_begin_but_not_end_in_what_is_skipped(pieces: list[str], stops: list[str], skip: int) -> None:
+    scanner = StopScanner(tuple(stops), False)
+    skipped, text = len("".join(pieces[:skip])), ""
+    out = ""
+    for number, piece in enumerate(pieces):
+        text += piece
+        out += scanner.skip(piece) if number < skip else scanner.feed(piece)
+        ends = [
+            at for stop in stops for at in range(len(text)) if text.startswith(stop, at) and at + len(stop) > skipped
+        ]
+        assert (scanner.found is not None) == bool(ends)
+        if ends:
+            assert out == text[: min(ends)]
+            return
+    assert out + scanner.flush() == text

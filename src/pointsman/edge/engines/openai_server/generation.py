@@ -106,8 +106,8 @@ class Choice:
         if ends or last:
             text += self._text.flush()
         scanner = self._scanner
-        if scanner is not None and self.tokens > self._min_tokens:
-            text = scanner.feed(text)
+        if scanner is not None:
+            text = scanner.feed(text) if self.tokens > self._min_tokens else scanner.skip(text)
             if scanner.found is not None:
                 self.finish_reason, self.stop_reason = "stop", scanner.found
             elif ends or last:
