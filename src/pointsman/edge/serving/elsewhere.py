@@ -34,6 +34,11 @@ AT_ONCE = 100
 """Streams that look so often while they wait; more of them look less often, since each look makes a view."""
 MOST_APART_S = 0.8
 """Less than a front end that stops gives its clients to hear of it."""
+NO_PAIR = (
+    "some of them serve halves of requests only, and no two can take it together (see kv_pairs_refused in /v1/status, "
+    "and routing.kv_transfer)"
+)
+"""Why a request is not split where nothing is wrong with it."""
 BACK_AFTER_S = 0.5
 """A worker that failed a stream may go on with it when it can be used again and nobody else could for so long."""
 
@@ -89,6 +94,8 @@ class Elsewhere:
             why = f"no worker could go on with it ({reasons(decision.view)})"
             self._break(exchange, failed, "no_worker", why, told=True)
         elif failed is None or (failed.fault in NOT_REACHED and not failed.of_other):
+            if not exchange.whole and not self._links.halves.isdisjoint(decision.view.workers):
+                exchange.whole = NO_PAIR
             self._endings.rejected(exchange, decision)
         else:
             self._give_up(exchange, failed, NoRetry.NOBODY, reasons(decision.view), told=True)

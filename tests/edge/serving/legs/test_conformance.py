@@ -55,7 +55,9 @@ class Pair:
         self.frontend: Frontend
         self._pool = UpstreamPool()
 
-    async def open(self, prefill: PdEngine, decode: PdEngine, **said: Any) -> None:
+    async def open(
+        self, prefill: PdEngine, decode: PdEngine, *, mode: TransferMode = TransferMode.ALWAYS, **said: Any
+    ) -> None:
         self.prefill, self.decode = prefill, decode
         self._stack.push_async_callback(self._pool.close)
         for engine in (prefill, decode):
@@ -65,7 +67,7 @@ class Pair:
             WorkerSource("p", prefill.url, role=Role.PREFILL, **said),
             WorkerSource("d", decode.url, role=Role.DECODE, **said),
         )
-        rules = TransferRules(TransferMode.ALWAYS)
+        rules = TransferRules(mode)
         self.frontend = Frontend(FrontendSettings(sources=sources, port=0, admin_port=0, seed=1, transfer=rules))
         await self.frontend.start()
         self._stack.push_async_callback(self.frontend.close)
@@ -242,6 +244,18 @@ async def test_a_request_that_can_not_be_split_says_that_nobody_takes_it_whole(p
     assert b"n asks for more than one answer" in answer.body
     assert (pair.prefill.asked, pair.decode.asked) == ([], [])
     pair.check()
+
+
+async def test_engines_of_halves_that_may_pass_nothing_on_say_why_they_take_nothing() -> None:
+    rooms = Rooms()
+    async with AsyncExitStack() as stack:
+        pair = Pair(stack)
+        await pair.open(SglangPd("prefill", rooms), SglangPd("decode", rooms), mode=TransferMode.OFF)
+        answer = await pair.ask(CHAT, CHATTED)
+        assert answer.status == 503
+        assert b"serve halves of requests only" in answer.body
+        assert b"routing.kv_transfer" in answer.body
+        assert (pair.prefill.asked, pair.decode.asked) == ([], [])
 
 
 @of("trtllm")
