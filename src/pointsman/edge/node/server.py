@@ -83,7 +83,7 @@ class NodeServer(Collector):
             ]
         )
         self._runner = runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=1.0, handler_cancellation=True
+            app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True
         )
         # Who hung up waits for no probe: the machine is free for the next one at once.
         await runner.setup()
@@ -196,10 +196,11 @@ class NodeServer(Collector):
                 size_s=order.size_s,
             )
         except (NodeError, ProbeError) as error:
+            if isinstance(error, NodeError) and error.status == 409:
+                return _refused(409, str(error))  # whoever asked waits and asks again
             self._made["failed"] += 1
             _log.warning("a probe of %s failed: %s", target, error)
-            busy = isinstance(error, NodeError) and error.status == 409
-            return _refused(409 if busy else 502, str(error))
+            return _refused(502, str(error))
         self._made["broken" if found.broke else "whole"] += 1
         if found.broke:
             _log.warning("%s", found.broke)

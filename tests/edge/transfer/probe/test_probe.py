@@ -12,6 +12,7 @@ import pytest
 
 from pointsman.edge.transfer.errors import Failure, TransferError
 from pointsman.edge.transfer.framing import Wire
+from pointsman.edge.transfer.memory import Neighbour
 from pointsman.edge.transfer.probe import client as probe_client
 from pointsman.edge.transfer.probe.client import ProbeError, measure
 from pointsman.edge.transfer.probe.memory import ProbeMemory
@@ -252,6 +253,33 @@ async def test_who_is_silent_is_not_waited_for_for_ever(monkeypatch: pytest.Monk
 
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ProbeError, match=r"nothing came for 0\.05 s"):
         await measure("127.0.0.1", silent.getsockname()[1], "x")
+
+
+async def test_a_read_of_shared_memory_that_is_given_up_ends_before_the_memory_goes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = ProbeMemory("shm"), ProbeMemory("shm")
+    reader = one.reader(other.share, None)
+    copied = 0
+    copy = Neighbour.copy_block
+
+    def counted(self: Neighbour, number: int, into: Any) -> Any:
+        nonlocal copied
+        copied += 1
+        return copy(self, number, into)
+
+    monkeypatch.setattr(Neighbour, "copy_block", counted)
+    reading = asyncio.create_task(reader.read(1 << 40))
+    await eventually(lambda: copied > 10)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    at_the_end = copied
+    await one.close()
+    await other.close()
+    await asyncio.sleep(0.05)
+    assert copied == at_the_end
+    assert not caplog.records
 
 
 async def test_a_server_that_closes_cuts_what_is_under_way() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Protocol
 
 from pointsman.edge.transfer.layout import BlockLayout
@@ -73,23 +74,25 @@ class _SharedReader:
     def __init__(self, neighbour: Neighbour, into: BlockMemory) -> None:
         self._neighbour = neighbour
         self._into = into
+        self._copying = threading.Lock()
+        """Held for one block's time."""
         self._stopped = False
 
     async def read(self, size_bytes: int) -> None:
-        copying = asyncio.ensure_future(asyncio.to_thread(self._copy, blocks_of(size_bytes)))
         try:
-            await asyncio.shield(copying)
+            await asyncio.to_thread(self._copy, blocks_of(size_bytes))
         except asyncio.CancelledError:
-            self._stopped = True
-            await asyncio.wait([copying])  # memory that a thread still reads must not be given back
+            with self._copying:  # memory that a thread still reads must not be given back
+                self._stopped = True
             raise
 
     def _copy(self, blocks: int) -> None:
         for number in range(blocks):
-            if self._stopped:
-                return
             place = number % _BLOCKS
-            self._neighbour.copy_block(place, self._into.bytes_of(place))
+            with self._copying:
+                if self._stopped:
+                    return
+                self._neighbour.copy_block(place, self._into.bytes_of(place))
 
 
 class _NixlReader:
