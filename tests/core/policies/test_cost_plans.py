@@ -22,7 +22,7 @@ from pointsman.core.policies import cost_pairs, cost_plans
 from pointsman.core.policies.cost import NOTHING_KNOWN, Cost
 from pointsman.core.policies.cost_load import Floats
 from pointsman.core.policies.cost_moves import RELIEF_SHARE, Moves, Scene, move_terms
-from pointsman.core.policies.pairs import BYTES_UNKNOWN
+from pointsman.core.policies.pairs import BYTES_UNKNOWN, passing
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.link_times import LinkEstimate, LinkTimes
@@ -550,6 +550,22 @@ def test_of_a_large_fleet_the_pairs_that_are_looked_at_are_as_good_as_all(monkey
         lost = max(lost, short / every - 1)
     assert same >= 0.99 * rounds
     assert lost <= 0.01
+
+
+def test_what_is_kept_of_a_large_fleet_grows_with_its_workers_not_with_their_pairs() -> None:
+    """It is kept for each set of roles that there was, as workers come, go and change."""
+    passes = passing(fleet("pdb" * 300))
+    assert passes.any_apart
+    assert sum(value.nbytes for value in passes if isinstance(value, np.ndarray)) < 200 * 900
+    rows = np.array([0, 1, 2])
+    infinite = np.inf
+    apart = [[infinite, 0, 0], [infinite, infinite, infinite], [infinite, 0, infinite]]
+    assert passes.kept_from(rows, rows, apart=True).tolist() == apart
+    assert passing(fleet("pdb")).kept_from(None, None, apart=True).tolist() == apart
+    for kind in (True, False):
+        every = passes.kept_from(None, None, apart=kind)
+        assert np.array_equal(passes.kept_from(rows, rows, apart=kind), every[np.ix_(rows, rows)])
+        assert np.array_equal(passing(fleet("pdb")).kept_from(rows, rows, apart=kind), every[np.ix_(rows, rows)])
 
 
 def test_plans_are_made_by_auto_as_well() -> None:

@@ -126,7 +126,6 @@ def apart_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
         giver += _COMPUTES[exclusion]
     moved = np.maximum(scene.request.prompt_tokens - table[Column.CACHED_TOKENS], 0.0)
     givers = answers = None
-    blocked = passing.apart
     if len(giver) > ALL:
         givers = _least(np.where(passing.gives, giver, np.inf))
         # What has to go there counts as well, by the usual link.
@@ -134,7 +133,7 @@ def apart_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
         answers = _least(np.where(passing.takes, taker + usual, np.inf))
         if not len(givers) or not len(answers):
             return None
-        giver, blocked = giver[givers], blocked[np.ix_(givers, answers)]
+        giver = giver[givers]
         taker, moved = taker[answers], moved[answers]
     block = _links(scene, links, givers, answers)
     token_bytes = passing.token_bytes if givers is None else passing.token_bytes[givers]
@@ -156,7 +155,7 @@ def apart_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
     scores *= 2
     scores += giver[:, None]
     scores += taker
-    scores += blocked
+    scores += passing.kept_from(givers, answers, apart=True)
     if passing.any_only_prompts:
         lost = _at(copy, givers)[:, None] - _at(alone.terms["eviction_ms"], answers)
         scores += np.maximum(lost, 0.0) * _at(passing.only_prompts, givers)[:, None]
@@ -220,7 +219,7 @@ def pull_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
     scores += 2 * (held_ms + np.maximum(risk - scene.usual_risk_ms, 0.0))
     scores += alone.coming_per_ms * held_ms * held_ms
     scores += _at(score, answers) - 2 * ttft - _at(alone.waited_ms, answers)
-    scores += passing.pull[sources] if answers is None else passing.pull[np.ix_(sources, answers)]
+    scores += passing.kept_from(sources, answers, apart=False)
     scores[(moved <= 0) | (new >= was_new)] = np.inf
     return Pairs(sources, answers, scores, moved, sizes, None if scene.fits is None else _at(scene.fits, answers))
 

@@ -26,6 +26,8 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 _OFF = TransferMode.OFF
+_MOST_PAIRED = 64
+"""Workers of which all pairs are kept."""
 USUAL_TOKEN_BYTES = 131_072
 """KV of a token where no engine says: Llama-3.1-8B in 16 bits; other models have 23,040 to 327,680 (time-model.md)."""
 BYTES_UNKNOWN = f"nobody says how many bytes a token's KV has: {USUAL_TOKEN_BYTES:,} were assumed"
@@ -59,13 +61,13 @@ class Passing(NamedTuple):
     """It can compute a prompt for another one."""
     takes: Mask
     """It can go on with what another one computed."""
-    apart: Floats
-    """0 where the worker in the row can compute the prompt for the one in the column, else infinite."""
+    apart: Floats | None
+    """0 where the one in the row can compute the prompt for the one in the column, else infinite; None: many workers."""
     any_apart: bool
     shares: Mask
     """It can pass cached blocks on."""
-    pull: Floats
-    """0 where the one in the row can pass cached blocks on to the one in the column, else infinite."""
+    pull: Floats | None
+    """0 where the one in the row can pass cached blocks on to the one in the column, else infinite; the same."""
     any_pull: bool
     only_prompts: Floats
     """1: it computes prompts only."""
@@ -84,6 +86,25 @@ class Passing(NamedTuple):
     """0 where it can go on with what another one computed, else infinite."""
     never_fetches: Floats
     """0 where it can fetch the beginning of a prompt, else infinite."""
+    group: NDArray[np.int64]
+    fetches: Mask
+    """It can fetch the beginning of a prompt."""
+
+    def kept_from(self, givers: Rows | None, answers: Rows | None, *, apart: bool) -> Floats:
+        """0 where the one in the row can pass on to the one in the column, else infinite. None: all of them.
+
+        Of many workers only those that are asked for are looked at, as all pairs of 1,000 take 8 MB.
+        """
+        kept = self.apart if apart else self.pull
+        if kept is None:
+            count = len(self.group)
+            givers = np.arange(count) if givers is None else givers
+            answers = np.arange(count) if answers is None else answers
+            gives, takes = (self.gives, self.takes) if apart else (self.shares, self.fetches)
+            return np.where(_possible(self.group, gives, takes, givers, answers), 0.0, np.inf)
+        if answers is None:
+            return kept if givers is None else kept[givers]
+        return kept[np.ix_(np.arange(len(kept)) if givers is None else givers, answers)]
 
 
 def passing(view: FleetView) -> Passing:
@@ -99,17 +120,17 @@ def _passing(columns: bytes) -> Passing:
     gives, takes = known & prompts & (sides & KV_GIVES != 0), known & answers & (sides & KV_TAKES != 0)
     some, parts = known & (sides & KV_GIVES != 0) & (sides & KV_PARTS != 0), takes & (sides & KV_PARTS != 0)
     only = stages == STAGE_PREFILL
-    same = group[:, None] == group
-    np.fill_diagonal(same, val=False)
-    apart, pull = same & gives[:, None] & takes, same & some[:, None] & parts
+    every = np.arange(len(group))
+    apart, pull = _possible(group, gives, takes, every, every), _possible(group, some, parts, every, every)
+    few = len(group) <= _MOST_PAIRED
     token_bytes = np.where(size > 0, size, USUAL_TOKEN_BYTES).astype(np.float64)
     return Passing(
         gives,
         takes,
-        np.where(apart, 0.0, np.inf),
+        np.where(apart, 0.0, np.inf) if few else None,
         bool(apart.any()),
         some,
-        np.where(pull, 0.0, np.inf),
+        np.where(pull, 0.0, np.inf) if few else None,
         bool(pull.any()),
         only.astype(np.float64),
         bool(only.any()),
@@ -120,7 +141,15 @@ def _passing(columns: bytes) -> Passing:
         np.where(gives, 0.0, np.inf),
         np.where(takes, 0.0, np.inf),
         np.where(parts, 0.0, np.inf),
+        group,
+        parts,
     )
+
+
+def _possible(group: NDArray[np.int64], gives: Mask, takes: Mask, givers: Rows, answers: Rows) -> Mask:
+    same = group[givers][:, None] == group[answers]
+    possible: Mask = same & (givers[:, None] != answers) & gives[givers][:, None] & takes[answers]
+    return possible
 
 
 def giving_rows(view: FleetView) -> Rows:
