@@ -179,3 +179,19 @@ def test_nothing_is_said_of_engines_for_prompts_that_get_some(caplog: pytest.Log
             assert not [record for record in caplog.records if "gets none" in record.getMessage()]
 
     run_virtual(main)
+
+
+def test_engines_that_left_are_forgotten_and_their_orders_are_not() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, decodes=3) as fleet:
+            frontend = fleet.frontends[0]
+            sources = [member.source for member in frontend.membership.members()]
+            await ordered(fleet, "e3", "prefill")
+            for names in (sources[:2], sources[:3], sources):
+                frontend.membership.offer(CONFIGURATION, names)
+                await frontend.membership.settled()
+                await asyncio.sleep(3.0)
+                assert set(frontend.engines._roles._told) == {source.name for source in names}
+            assert roles(fleet)["e3/0"] == "prefill"
+
+    run_virtual(main)

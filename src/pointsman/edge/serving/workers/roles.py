@@ -112,7 +112,10 @@ class Roles:
         prefilled: set[str] = set()
         decoded: set[str] = set()
         idle: set[str] = set()
-        for worker in self._ledger.snapshot().workers:
+        workers = self._ledger.snapshot().workers
+        there = {engine_of(worker.id) for worker in workers}  # fleets that scale have ever new names
+        self._told = {name: role for name, role in self._told.items() if name in there}
+        for worker in workers:
             (prefilled if worker.spec.role is Role.PREFILL else decoded).update(worker.spec.models)
             if off and worker.spec.role is Role.PREFILL:
                 idle.add(engine_of(worker.id))
