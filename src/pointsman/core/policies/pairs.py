@@ -62,7 +62,7 @@ class Passing(NamedTuple):
     takes: Mask
     """It can go on with what another one computed."""
     apart: Floats | None
-    """0 where the one in the row can compute the prompt for the one in the column, else infinite; None: many workers."""
+    """0 where the one in the row can compute prompts for the one in the column, else infinite; None: many workers."""
     any_apart: bool
     shares: Mask
     """It can pass cached blocks on."""
