@@ -53,7 +53,10 @@ async def measure(
         async with asyncio.timeout(_CONNECT_S):
             sock = await _connected(host, port)
     except TimeoutError:
-        raise ProbeError(f"no connection to {host}:{port} within {_CONNECT_S:g} s") from None
+        raise ProbeError(
+            f"no connection to {host}:{port} within {_CONNECT_S:g} s, though its node answers: is that port (its "
+            "--probe-port) let through between the machines?"
+        ) from None
     except OSError as error:
         raise ProbeError(f"no connection to {host}:{port}: {error.strerror or error}") from None
     interface = interface_of(sock.getsockname()[0])
