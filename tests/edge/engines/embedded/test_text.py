@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models
 
 from pointsman.edge.engines.embedded.text import ModelText
 from pointsman.edge.engines.embedded.tiny_text import END_OF_ANSWER, SPECIAL, tiny_text
@@ -38,6 +40,32 @@ def test_tokens_one_by_one_give_the_same_text_and_never_half_a_character(text: s
     assert "".join(pieces) == TEXT.decode(tokens, skip_special_tokens=skip).rstrip("\ufffd")
     if "\ufffd" not in text:
         assert not any("\ufffd" in piece for piece in pieces)
+
+
+def spaced_text() -> ModelText:
+    """A tokenizer as Llama 2 has it: a space is a part of a token, and is no text at the beginning."""
+    pieces = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "\u2581a", "\u2581\u2581", "b"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<unk>", "</s>")])
+    return ModelText(tokenizer)
+
+
+SPACED = spaced_text()
+SMILE = tuple(2 + byte for byte in "\U0001f600".encode())
+
+
+@given(
+    st.lists(st.sampled_from([(1,), SMILE, (258,), (259,), (260,), (261,)]), max_size=12),
+    st.booleans(),
+)
+def test_a_token_that_is_not_shown_takes_no_space_with_it(words: list[tuple[int, ...]], skip: bool) -> None:
+    tokens = [token for word in words for token in word]
+    stream = SPACED.stream(skip_special_tokens=skip)
+    text = "".join(map(stream.feed, tokens)) + stream.flush()
+    assert text == SPACED.decode(tokens, skip_special_tokens=skip)
 
 
 @given(st.lists(st.integers(0, TEXT.vocabulary - 1), max_size=40))

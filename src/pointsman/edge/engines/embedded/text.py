@@ -43,6 +43,8 @@ class ModelText:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(number for number, token in added.items() if token.special)
         self._renderer = renderer
         self._vocabulary = tokenizer.get_vocab_size(with_added_tokens=True) if vocabulary is None else vocabulary
 
@@ -89,21 +91,23 @@ class ModelText:
 
     def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
         """For one answer."""
-        return _Stream(self._tokenizer, skip_special_tokens)
+        return _Stream(self._tokenizer, self._special if skip_special_tokens else frozenset())
 
 
 class _Stream:
     """Decodes the tokens since the last whole character, with the last piece before them: spaces depend on it."""
 
-    __slots__ = ("_before", "_pending", "_skip", "_tokenizer")
+    __slots__ = ("_before", "_pending", "_skipped", "_tokenizer")
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, skipped: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
+        self._skipped = skipped
         self._before: list[int] = []
         self._pending: list[int] = []
 
     def feed(self, token: int) -> str:
+        if token in self._skipped:
+            return ""  # what follows it is read as if it were not there
         self._pending.append(token)
         new = self._new()
         if new.endswith(_UNFINISHED) and len(self._pending) < _MOST_UNFINISHED:
@@ -123,4 +127,4 @@ class _Stream:
         return both[len(known) :] if both.startswith(known) else self._decode(self._pending)
 
     def _decode(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=self._skip)
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
