@@ -81,6 +81,13 @@ class TestSums:
         assert (total.requests, total.unknown, total.saved_ms, total.observed_ms) == (0, 2, 0.0, 0.0)
         assert (total.transfers, total.transfer_ms, total.bytes, total.fallbacks) == (1, 40.0, 1_048_576_000, 1)
 
+    def test_of_those_that_left_before_anything_was_moved_no_bytes_count(self) -> None:
+        legs = told(prefill_ms=None, transfer_ms=None, moved_tokens=None, moved_bytes=None, transport=None)
+        left = ended(decided(), None, legs=legs).row()
+        left.status = "cancelled"
+        total = report(left).total
+        assert (total.unknown, total.transfers, total.bytes) == (1, 0, 0)
+
     @pytest.mark.parametrize(
         ("reason", "told_as"),
         [

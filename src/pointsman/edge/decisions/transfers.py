@@ -258,7 +258,8 @@ def _moved(row: DecisionRow) -> Moved:
         return told
     if legs.transfer_ms is not None:
         told.transfer_ms, told.transfers = legs.transfer_ms, 1
-    told.bytes = _bytes(legs.moved_bytes, legs.moved_tokens, plan)
+    if row.ttft_ms is not None or legs.transfer_ms is not None:
+        told.bytes = _bytes(legs.moved_bytes, legs.moved_tokens, plan)
     return told
 
 
