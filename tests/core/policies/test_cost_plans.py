@@ -19,10 +19,11 @@ from pointsman.core.model.slo import Slo
 from pointsman.core.model.transfer import TransferRules
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.policies import cost_pairs, cost_plans
-from pointsman.core.policies.cost import NOTHING_KNOWN, Cost
+from pointsman.core.policies.cost import NOTHING_KNOWN
 from pointsman.core.policies.cost_load import Floats
 from pointsman.core.policies.cost_moves import RELIEF_SHARE, Moves, Scene, move_terms
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, passing
+from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.link_times import LinkEstimate, LinkTimes
@@ -468,6 +469,8 @@ def scenes(draw: st.DrawFn) -> tuple[FleetView, FleetTimes, Request]:
         remaining_tokens=[100 * value for value in running],
         prefill_tokens=[500 * value for value in column(SMALL)],
         kv_capacity_tokens=column(st.sampled_from([0, 60_000, 400_000])),
+        held_tokens=column(st.sampled_from([0, 60_000, 400_000])),
+        kv_used_tokens=column(st.sampled_from([0, 50_000])),
         cached_tokens=[100 * value for value in column(SMALL)],
         exact=column(st.integers(0, 1)),
         kv_group=column(st.integers(0, 2)),
@@ -569,4 +572,9 @@ def test_what_is_kept_of_a_large_fleet_grows_with_its_workers_not_with_their_pai
 
 
 def test_plans_are_made_by_auto_as_well() -> None:
-    assert Cost.makes_plans
+    view = fleet("pd", **backlog("pd", w1=20_000))
+    for name in ("auto", "cost"):
+        made = decide(view, times(view, FAST), policy=PolicyRegistry().get(name))
+        assert made.plan == Disaggregate(view.workers[0], view.workers[1])
+        assert made.plans is not None
+        assert made.plans.comparable
