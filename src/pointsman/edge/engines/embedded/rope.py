@@ -36,7 +36,7 @@ def frequencies(config: ModelConfig) -> Array:
     exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     inverse = (np.float32(1.0) / np.float32(config.rope_theta) ** exponents).astype(np.float32)
     if config.rope_divisors:
-        inverse = inverse / np.asarray(config.rope_divisors, np.float32)
+        inverse = (inverse / np.array(config.rope_divisors, np.float32)).astype(np.float32)
     scaling = config.rope_llama3
     if scaling is None:
         return inverse
