@@ -7,10 +7,9 @@ from typing import Annotated
 import msgspec
 
 from pointsman.core.model.kv_shape import HandShake
-from pointsman.edge.engines.handover.fields import prompt_only, usual_refusal
-from pointsman.edge.engines.handover.kv_params import held_name, held_tokens, params_of, returned_params
-from pointsman.edge.engines.handover.protocol import Asked, Complete, HandOverError, LegRequest, Moved, Order, Peer
-from pointsman.edge.engines.handover.vllm_nixl import COMPUTE_FOR_ANOTHER, LEASE_S, PARAMS
+from pointsman.edge.engines.handover.kv_params import held_name, held_tokens, params_of
+from pointsman.edge.engines.handover.protocol import Asked, HandOverError, LegRequest, Moved, Peer
+from pointsman.edge.engines.handover.vllm_nixl import PARAMS, TransferParams
 from pointsman.edge.wire.members import edited, joined, members
 
 HOLD_PATH, RELEASE_PATH = "/kv/hold", "/kv/release"
@@ -52,28 +51,10 @@ class _Answer(msgspec.Struct):
 _answer = msgspec.json.Decoder(_Answer)
 
 
-class Blocks:
-    """Prefill first, or a part held by anybody and fetched."""
+class Blocks(TransferParams):
+    """As vLLM's, or a part held by anybody and fetched."""
 
     handshake = HandShake.BLOCKS
-    order = Order.PREFILL_FIRST
-    lease_s: float | None = LEASE_S
-
-    def refusal(self, asked: Asked) -> str | None:
-        """As all."""
-        return usual_refusal(asked)
-
-    def prefill(self, asked: Asked, prefill: Peer, decode: Peer) -> LegRequest:
-        """The prompt and one token, kept for another engine."""
-        return LegRequest(prompt_only(asked, **{PARAMS: COMPUTE_FOR_ANOTHER}))
-
-    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
-        """Nothing."""
-        return ()
-
-    def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
-        """The client's body with what the prefill leg was told."""
-        return LegRequest(edited(asked.body, {PARAMS: returned_params(answer)}))
 
     def hold(self, asked: Asked, source: Peer, tokens: int) -> LegRequest | None:
         """Has it keep the leading blocks that it has, at most so many tokens."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from pointsman.core.model.kv_shape import HandShake
-from pointsman.edge.engines.handover.fields import prompt_only, usual_refusal
-from pointsman.edge.engines.handover.protocol import Asked, Complete, LegRequest, Moved, Order, Peer
+from pointsman.edge.engines.handover.fields import prompt_only
+from pointsman.edge.engines.handover.protocol import Asked, Complete, LegRequest, Peer
+from pointsman.edge.engines.handover.usual import UsualHandOver
 from pointsman.edge.wire.members import edited
 
 _SLOT = "id_slot"
 
 
-class LlamaCppSlots:
+class LlamaCppSlots(UsualHandOver):
     """What another request takes from a slot meanwhile is computed again: a server compares tokens, not names.
 
     Files have names that are never used twice, since one that is written anew while it is read would be wrong unseen.
@@ -20,13 +21,8 @@ class LlamaCppSlots:
     """
 
     handshake = HandShake.LLAMACPP_SLOTS
-    order = Order.PREFILL_FIRST
     lease_s: float | None = None
     """Nothing is held: a slot is free after its request."""
-
-    def refusal(self, asked: Asked) -> str | None:
-        """As all; there is nothing that only this one can't do."""
-        return usual_refusal(asked)
 
     def prefill(self, asked: Asked, prefill: Peer, decode: Peer) -> LegRequest:
         """The prompt and one token, in a slot that is known by its number."""
@@ -44,22 +40,6 @@ class LlamaCppSlots:
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body, in the slot that was restored."""
         return LegRequest(edited(asked.body, {_SLOT: _slot(asked, decode), "cache_prompt": b"true"}))
-
-    def hold(self, asked: Asked, source: Peer, tokens: int) -> LegRequest | None:
-        """It keeps nothing that it is not asked to compute."""
-        return None
-
-    def pull(self, asked: Asked, source: Peer, target: Peer, answer: bytes) -> tuple[LegRequest, int]:
-        """Never asked: `hold` gives nothing."""
-        raise NotImplementedError("llama.cpp has no call that holds a part of a prompt")
-
-    def release(self, source: Peer, answer: bytes) -> LegRequest | None:
-        """Nothing is held."""
-        return None
-
-    def moved(self, body: bytes) -> Moved | None:
-        """Its answers tell what was cached, not from where."""
-        return None
 
 
 def _slot(asked: Asked, peer: Peer) -> bytes:

@@ -8,7 +8,8 @@ import msgspec
 
 from pointsman.core.model.kv_shape import HandShake
 from pointsman.edge.engines.handover.fields import COMPLETIONS, fields, is_list_of_prompts, prompts, usual_refusal
-from pointsman.edge.engines.handover.protocol import Asked, Complete, LegRequest, Moved, Order, Peer
+from pointsman.edge.engines.handover.protocol import Asked, Complete, LegRequest, Order, Peer
+from pointsman.edge.engines.handover.usual import UsualHandOver
 from pointsman.edge.wire.members import edited
 
 BOOTSTRAP_PORT = 8998
@@ -18,11 +19,11 @@ _SPREAD, _NEXT = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 """Odd numbers, so that no two requests get one room."""
 
 
-class Sglang:
+class Sglang(UsualHandOver):
     """The prefill leg's answer is read and thrown away: logprobs of the prompt would have to be taken from it."""
 
     handshake = HandShake.SGLANG
-    order = Order.TOGETHER
+    order: Order = Order.TOGETHER
     lease_s: float | None = 300.0
     """A side waits so long for the other one (`SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT`)."""
 
@@ -35,29 +36,9 @@ class Sglang:
         put = {"stream": b"false", **_room(asked, prefill)}
         return LegRequest(edited(asked.body, put, ("stream_options",)))
 
-    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
-        """Nothing."""
-        return ()
-
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body with the room."""
         return LegRequest(edited(asked.body, _room(asked, prefill)))
-
-    def hold(self, asked: Asked, source: Peer, tokens: int) -> LegRequest | None:
-        """It keeps nothing that it is not asked to compute."""
-        return None
-
-    def pull(self, asked: Asked, source: Peer, target: Peer, answer: bytes) -> tuple[LegRequest, int]:
-        """Never asked: `hold` gives nothing."""
-        raise NotImplementedError("SGLang has no call that holds a part of a prompt")
-
-    def release(self, source: Peer, answer: bytes) -> LegRequest | None:
-        """The end of its connection does."""
-        return None
-
-    def moved(self, body: bytes) -> Moved | None:
-        """Only its metrics tell."""
-        return None
 
 
 def _room(asked: Asked, prefill: Peer) -> dict[str, bytes]:

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from pointsman.core.model.kv_shape import HandShake
-from pointsman.edge.engines.handover.fields import COMPLETIONS, usual_refusal
-from pointsman.edge.engines.handover.protocol import Asked, Complete, HandOverError, LegRequest, Moved, Order, Peer
+from pointsman.edge.engines.handover.fields import COMPLETIONS
+from pointsman.edge.engines.handover.protocol import Asked, Complete, HandOverError, LegRequest, Peer
+from pointsman.edge.engines.handover.usual import UsualHandOver
 from pointsman.edge.wire.members import edited, joined, members
 
 PARAMS = "disaggregated_params"
@@ -41,26 +42,17 @@ _answer = msgspec.json.Decoder(_Answer)
 _ids = msgspec.json.Decoder(_Ids)
 
 
-class Trtllm:
+class Trtllm(UsualHandOver):
     """Nothing of other engines is ever sent: bodies with unknown fields are refused."""
 
     handshake = HandShake.TRTLLM
-    order = Order.PREFILL_FIRST
     lease_s: float | None = None
     """Not told; an engine's `kv_transfer_timeout_ms` frees what nobody fetches."""
-
-    def refusal(self, asked: Asked) -> str | None:
-        """As all; there is nothing that only this one can't do."""
-        return usual_refusal(asked)
 
     def prefill(self, asked: Asked, prefill: Peer, decode: Peer) -> LegRequest:
         """The client's body as a context request, not streamed. Its answer ends after the first token by itself."""
         params = b'{"request_type":"context_only","disagg_request_id":%d}' % asked.number
         return LegRequest(edited(asked.body, {"stream": b"false", PARAMS: params}, ("stream_options",)))
-
-    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
-        """Nothing."""
-        return ()
 
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body with what the context leg was told, and token ids for its prompt."""
@@ -75,22 +67,6 @@ class Trtllm:
             name = "prompt" if asked.path == COMPLETIONS else "prompt_token_ids"
             put[name] = bytes(told.prompt_token_ids)
         return LegRequest(edited(asked.body, put))
-
-    def hold(self, asked: Asked, source: Peer, tokens: int) -> LegRequest | None:
-        """It keeps nothing that it is not asked to compute."""
-        return None
-
-    def pull(self, asked: Asked, source: Peer, target: Peer, answer: bytes) -> tuple[LegRequest, int]:
-        """Never asked: `hold` gives nothing."""
-        raise NotImplementedError("TensorRT-LLM has no call that holds a part of a prompt")
-
-    def release(self, source: Peer, answer: bytes) -> LegRequest | None:
-        """Its own time limit does."""
-        return None
-
-    def moved(self, body: bytes) -> Moved | None:
-        """Only its metrics tell."""
-        return None
 
 
 def _read(answer: bytes | None) -> tuple[_Answer, _Choice]:

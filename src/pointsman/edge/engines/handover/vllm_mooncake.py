@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pointsman.core.model.kv_shape import HandShake
-from pointsman.edge.engines.handover.fields import prompt_only, usual_refusal
-from pointsman.edge.engines.handover.protocol import Asked, Complete, HandOverError, LegRequest, Moved, Order, Peer
+from pointsman.edge.engines.handover.fields import prompt_only
+from pointsman.edge.engines.handover.protocol import Asked, Complete, HandOverError, LegRequest, Order, Peer
+from pointsman.edge.engines.handover.usual import UsualHandOver
 from pointsman.edge.engines.handover.vllm_nixl import PARAMS
 from pointsman.edge.wire.members import edited
 
@@ -18,27 +19,19 @@ _ENDS_EARLY = ("stop", "stop_token_ids", "min_tokens")
 """A prompt whose one token ends the answer is not kept for anybody: only an answer that was cut is."""
 
 
-class VllmMooncake:
+class VllmMooncake(UsualHandOver):
     """Both sides know a transfer by an id that the front end invents."""
 
     handshake = HandShake.VLLM_MOONCAKE
-    order = Order.TOGETHER
+    order: Order = Order.TOGETHER
     lease_s: float | None = 480.0
     """`VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`."""
-
-    def refusal(self, asked: Asked) -> str | None:
-        """As all; there is nothing that only this one can't do."""
-        return usual_refusal(asked)
 
     def prefill(self, asked: Asked, prefill: Peer, decode: Peer) -> LegRequest:
         """The prompt and one token, whatever token that is."""
         params = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": _transfer_id(asked)}
         body = prompt_only(asked, ignore_eos=b"true", **{PARAMS: msgspec.json.encode(params)})
         return LegRequest(edited(body, drop=_ENDS_EARLY))
-
-    def between(self, asked: Asked, prefill: Peer, decode: Peer) -> tuple[LegRequest, ...]:
-        """Nothing."""
-        return ()
 
     def decode(self, asked: Asked, prefill: Peer, decode: Peer, answer: bytes | None) -> LegRequest | Complete:
         """The client's body with the id, and where the other engine is. Raises HandOverError where that is unknown."""
@@ -56,22 +49,6 @@ class VllmMooncake:
             "remote_bootstrap_addr": bootstrap_url(prefill.url, prefill.kv.port),
         }
         return LegRequest(edited(asked.body, {PARAMS: msgspec.json.encode(params)}))
-
-    def hold(self, asked: Asked, source: Peer, tokens: int) -> LegRequest | None:
-        """It keeps nothing that it is not asked to compute."""
-        return None
-
-    def pull(self, asked: Asked, source: Peer, target: Peer, answer: bytes) -> tuple[LegRequest, int]:
-        """Never asked: `hold` gives nothing."""
-        raise NotImplementedError("MooncakeConnector has no call that holds a part of a prompt")
-
-    def release(self, source: Peer, answer: bytes) -> LegRequest | None:
-        """Its own time limit does."""
-        return None
-
-    def moved(self, body: bytes) -> Moved | None:
-        """Only its metrics tell."""
-        return None
 
 
 def bootstrap_url(url: str, port: int | None) -> str:
