@@ -17,6 +17,7 @@ from pointsman.app.cli.siblings import front_ends_with, runtime_folder
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.engines.http import connect_reason
+from pointsman.edge.wire.errors import error_message
 from pointsman.edge.wire.trust import file_reason
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -91,7 +92,7 @@ async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> b
         raise NoFrontEndError(admin_url, _reason(error, admin_url)) from None
     if answer.status >= 400:
         hint = f"; set {ADMIN_KEY_VARIABLE}" if answer.status == 401 else ""
-        raise RefusedError(admin_url + path, answer.status, _message(raw) + hint)
+        raise RefusedError(admin_url + path, answer.status, error_message(raw) + hint)
     return raw
 
 
@@ -134,18 +135,3 @@ def _reason(error: Exception, admin_url: str) -> str:
 def front_ends(admin_url: str) -> list[str]:
     """The admin URLs of the front end at `admin_url` and of those that `serve --processes` started with it."""
     return front_ends_with(admin_url, runtime_folder(os.environ))
-
-
-class _ErrorBody(msgspec.Struct):
-    message: str = ""
-
-
-class _Error(msgspec.Struct):
-    error: _ErrorBody
-
-
-def _message(raw: bytes) -> str:
-    try:
-        return msgspec.json.decode(raw, type=_Error).error.message
-    except msgspec.MsgspecError:
-        return ""

@@ -12,6 +12,7 @@ from pointsman.core.model.errors import EngineError
 from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.engines.http import connect_reason
 from pointsman.edge.node.documents import NodeFacts, Probed, ProbeOrder, Ticket, TicketOrder
+from pointsman.edge.wire.errors import error_message
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ class NodeClient:
         if status == 404:
             raise NodeError(url, "is no pointsman node; is that the address and port of its --listen?", status)
         if status != 200:
-            raise NodeError(url, _message(raw) or f"answered with status {status}", status)
+            raise NodeError(url, error_message(raw) or f"answered with status {status}", status)
         try:
             return msgspec.json.decode(raw, type=answer)
         except msgspec.MsgspecError as error:
@@ -106,18 +107,3 @@ async def _whole(content: aiohttp.StreamReader, url: str) -> bytes:
         if len(raw) > _MOST_BYTES:
             raise NodeError(url, f"answered with more than {_MOST_BYTES >> 20} MiB; is it a pointsman node?")
     return bytes(raw)
-
-
-class _ErrorBody(msgspec.Struct):
-    message: str = ""
-
-
-class _Error(msgspec.Struct):
-    error: _ErrorBody
-
-
-def _message(raw: bytes) -> str:
-    try:
-        return msgspec.json.decode(raw, type=_Error).error.message
-    except msgspec.MsgspecError:
-        return ""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 
 import xxhash
 
+from pointsman.edge.transfer.acceptor import Acceptor
 from pointsman.edge.transfer.blocks import Grant, KvSource
 from pointsman.edge.transfer.codecs import NONE, Codec, codec, codec_names
 from pointsman.edge.transfer.framing import FramingError, Wire
@@ -44,11 +45,9 @@ class TransferServer:
         self._source = source
         self._transports = tuple(transports)
         self._nixl = nixl
-        self._places = asyncio.Semaphore(most_connections)
+        self._acceptor = Acceptor(self._serve, "KV transfer", most_connections)
         self._first_word_s = first_word_s
         self._idle_s = idle_s
-        self._sock: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self.host = ""
         self.port = 0
         self.strangers = 0
@@ -58,55 +57,17 @@ class TransferServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address can't be had."""
-        loop = asyncio.get_running_loop()
-        family, *_, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(128)
-            sock.setblocking(False)
-        except BaseException:
-            sock.close()
-            raise
-        self._sock = sock
-        self.host, self.port = host, sock.getsockname()[1]
-        self._keep(loop.create_task(self._accept(sock)))
+        await self._acceptor.start(host, port)
+        self.host, self.port = host, self._acceptor.port
 
     async def close(self) -> None:
         """Stop listening and cut what is being read. May be called twice."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
+        await self._acceptor.close()
 
     @property
     def connections(self) -> int:
         """That are open."""
-        return len(self._tasks) - (self._sock is not None)
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _accept(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._places.acquire()
-            try:
-                peer, _ = await loop.sock_accept(sock)
-            except OSError as error:
-                self._places.release()
-                _log.warning("no KV transfer can be accepted now: %s", error)
-                await asyncio.sleep(1.0)
-                continue
-            serving = loop.create_task(self._serve(peer))
-            serving.add_done_callback(lambda _: self._places.release())
-            self._keep(serving)
+        return self._acceptor.connections
 
     async def _serve(self, peer: socket.socket) -> None:
         with contextlib.closing(Wire(peer)) as wire:

@@ -44,6 +44,22 @@ def error_body(
     return msgspec.json.encode(_Envelope(_Error(message, type or error_type(status), param, code)))
 
 
+class _Said(msgspec.Struct):
+    message: str = ""
+
+
+class _SaidEnvelope(msgspec.Struct):
+    error: _Said
+
+
+def error_message(body: bytes) -> str:
+    """The message of an error's body; empty where it is none."""
+    try:
+        return msgspec.json.decode(body, type=_SaidEnvelope).error.message
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+
+
 class BadRequest(PointsmanError):  # noqa: N818
     """A request that is answered with an error of our own; names the field and what was expected."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pointsman.core.model.errors import EngineError
+from pointsman.edge.transfer.acceptor import Acceptor
 from pointsman.edge.transfer.errors import TransferError
 from pointsman.edge.transfer.framing import FramingError, Wire
 from pointsman.edge.transfer.negotiation import NIXL, SHM, TCP, best_common
@@ -87,8 +88,7 @@ class ProbeServer:
         self._limits = limits or ProbeLimits()
         self._ticket: tuple[str, int] | None = None
         """The last one that nobody has shown yet, and its turn."""
-        self._sock: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(self._serve, "probe", _MOST_CONNECTIONS)
         self._bytes = memoryview(secrets.token_bytes(CHUNK_BYTES))
         """What is sent: nothing on the way can make it smaller."""
         self.port = 0
@@ -106,49 +106,12 @@ class ProbeServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        family, *_, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(16)
-            sock.setblocking(False)
-        except BaseException:
-            sock.close()
-            raise
-        self._sock = sock
-        self.port = sock.getsockname()[1]
-        self._keep(loop.create_task(self._accept(sock)))
+        await self._acceptor.start(host, port)
+        self.port = self._acceptor.port
 
     async def close(self) -> None:
         """Stop listening, and cut what is under way."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _accept(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                peer, _ = await loop.sock_accept(sock)
-            except OSError as error:
-                _log.warning("no probe can be accepted now: %s", error)
-                await asyncio.sleep(1.0)
-                continue
-            if len(self._tasks) > _MOST_CONNECTIONS:
-                peer.close()
-                continue
-            self._keep(loop.create_task(self._serve(peer)))
+        await self._acceptor.close()
 
     async def _serve(self, peer: socket.socket) -> None:
         address = peer.getsockname()[0]
