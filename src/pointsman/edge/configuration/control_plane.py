@@ -100,7 +100,8 @@ class ControlPlane(msgspec.Struct, frozen=True, kw_only=True):
     debug_headers: Annotated[
         bool,
         Meta(
-            description="Honour `x-pointsman-explain`, `x-pointsman-worker` and `x-pointsman-prefill-worker` of any client."
+            description="Honour `x-pointsman-explain`, `x-pointsman-worker` and `x-pointsman-prefill-worker` of any "
+            "client."
         ),
     ] = False
     timeouts: Annotated[Timeouts, Meta(description="How long one request may take.")] = Timeouts()

@@ -70,8 +70,8 @@ class ConfigTree(msgspec.Struct, frozen=True, kw_only=True):
         if alone is not None and self.discovery.file is None and not self.discovery.etcd:
             raise KeyConflictError(
                 f"execution-group.nodes[{alone[0]}].node_role",
-                f"prefill, and nobody decodes {alone[1]}: give another engine of it node_role decode or both, or name a "
-                "place where others are found (discovery)",
+                f"prefill, and nobody decodes {alone[1]}: give another engine of it node_role decode or both, or name "
+                "a place where others are found (discovery)",
             )
         if self.discovery.etcd and not self.etcd.endpoints:
             raise KeyConflictError("discovery.etcd", "etcd.endpoints is missing: name the client ports of its members")
