@@ -72,12 +72,19 @@ def test_one_worker_computes_all_of_it_where_no_pair_is_left() -> None:
     for view in (
         fleet("pd", kv_group=[1, 2]),
         fleet("pd", kv_sides=[2, 2]),
-        fleet("pd", kv_capacity_tokens=[400_000, 4_000]),
         fleet("pd", rules=rules(most_bytes=1_000)),
     ):
         made = decide(view, policy=policy)
         assert made.plan == Aggregate(view.workers[1])
         assert made.note == NOBODY_FOR_PROMPTS
+
+
+def test_where_nobody_has_room_they_wait_for_it_at_whoever_answers() -> None:
+    policy = REGISTRY.get("least_loaded")
+    full = decide(fleet("pdd", running=[0, 9, 2], kv_capacity_tokens=[400_000, 4_000, 4_000]), policy=policy)
+    assert (full.plan, full.note) == (Disaggregate(full.view.workers[0], full.view.workers[2]), None)
+    one = decide(fleet("pdd", running=[0, 9, 2], kv_capacity_tokens=[400_000, 400_000, 4_000]), policy=policy)
+    assert one.plan == Disaggregate(one.view.workers[0], one.view.workers[1])
 
 
 def test_a_worker_for_prompts_that_is_gone_leaves_the_others_to_do_it() -> None:

@@ -2,8 +2,9 @@
 
 So it is where a model has workers for prompts only, or where the operator wants prefill and decode apart. The policy is
 first asked among the workers that may compute the prompt for somebody, then among those that can go on with that one's
-KV, and have room for it. Where no such pair is left one worker computes all of it, as it does where both turn out to be
-the same one, and the decision says so. Policies that make plans of their own (`makes_plans`) are left alone.
+KV, and have room for it; where nobody has room they wait for it as any request does, at whoever answers. Where no pair
+is left one worker computes all of it, as it does where both turn out to be the same one, and the decision says so.
+Policies that make plans of their own (`makes_plans`) are left alone.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def _apart(
     policy: Policy, request: Request, view: FleetView, timing: Timing, now_ms: float, rng: random.Random
 ) -> Decision | None:
     givers, takers = giving_rows(view), taking_rows(view)
-    takers = takers[(free_tokens(view) >= needed_tokens(request, view))[takers]]
+    roomy = takers[(free_tokens(view) >= needed_tokens(request, view))[takers]]
+    if len(roomy):
+        takers = roomy  # else: to compute it there as a whole takes the same room
     moved = np.maximum(request.prompt_tokens - view.table[Column.CACHED_TOKENS, takers], 0)
     possible = pairs(view, givers, takers)
     if view.transfer.most_bytes:

@@ -32,8 +32,9 @@ class Why(enum.StrEnum):
 LEFT_TO_THE_CLIENT = frozenset(range(400, 500)) - {401, 407, 408, 429}
 """Statuses of a prefill leg that the client caused. The others are about our key, or the engine's load."""
 
-FETCHED_IS_CACHED = frozenset((HandShake.VLLM_NIXL, HandShake.SHARED_STORAGE, HandShake.LLAMACPP_SLOTS))
-"""Engines that count what came from others among the cached tokens of their answers."""
+FETCHED_IS_CACHED = frozenset((HandShake.SHARED_STORAGE, HandShake.LLAMACPP_SLOTS))
+"""Engines that count what came from others among the cached tokens of their answers. With NixlConnector vLLM tells what
+the engine for prompts had cached."""
 SURELY_A_BLOCK_TOKENS = 512
 """Shorter prompts may have no block that could be passed on."""
 
