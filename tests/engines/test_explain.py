@@ -27,7 +27,9 @@ ABOUT_S = 2.0
 RUN_S, STOPPED_S = 0.01, 0.24
 """Of a process that is slowed down to a twenty-fifth."""
 CONFIGURATION = """\
-control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true}}
+control-plane:
+  {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true,
+  health_canary: false, health: {{outliers: false}}}}
 execution-group:
   nodes:
     - {{name: one, url: "{one}", gpu_count: 0, api_key_env: KEY_OF_ONE}}
