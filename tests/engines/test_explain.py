@@ -244,21 +244,31 @@ async def test_nothing_is_blamed_where_nothing_was_done(fleet: Fleet):
 
 
 async def test_lost_events_of_an_emptied_cache_are_the_reason(fleet: Fleet):
-    chats = {f"lost {n}": story(f"Lost {n}", 170) for n in range(3)}
+    for scene in range(4):
+        told = await emptied_unheard(fleet, f"Lost {scene}")
+        if "not foreseen" not in told["slow"]["sentence"]:
+            break  # else the machine held it up for longer than the prompt took, which is then said
+
+    assert told["decision"]["worker"] == "two/0"
+    assert told["decision"]["cached"] > 2000 > told["decision"].get("cached_reported", 0)
+    assert "tokens thought cached at two/0 were not there" in told["slow"]["sentence"]
+    assert kinds_named(told) & {"lost_cache", "unknown_cache"} == {"lost_cache"}, told["slow"]
+
+
+async def emptied_unheard(fleet: Fleet, name: str):
+    """The slowest of some requests whose engine was emptied, of which nobody heard."""
+    chats = {f"{name} {n}": story(f"{name} {n}", 170) for n in range(3)}
     await fleet.burst(chats, 2, pin="two")
+    lost = fleet.relay.lost
     fleet.relay.losing.set()
     try:
         fleet.post("two", "/reset_prefix_cache")
         ids = [one for chat in chats.items() for one in await fleet.burst(dict([chat]), 1)]
     finally:
         fleet.relay.losing.clear()
-    assert fleet.relay.lost
-
+    assert fleet.relay.lost > lost
     (told,) = fleet.worst(len(ids))
-    assert told["decision"]["worker"] == "two/0"
-    assert told["decision"]["cached"] > 2000 > told["decision"].get("cached_reported", 0)
-    assert "tokens thought cached at two/0 were not there" in told["slow"]["sentence"]
-    assert kinds_named(told) & {"lost_cache", "unknown_cache"} == {"lost_cache"}, told["slow"]
+    return told
 
 
 async def test_a_slow_engine_is_the_reason(fleet: Fleet):
