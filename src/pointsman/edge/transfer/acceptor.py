@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 _log = logging.getLogger("pointsman.transfer")
 
@@ -13,7 +13,7 @@ _log = logging.getLogger("pointsman.transfer")
 class Acceptor:
     """`serve` closes the socket that it is given. `most` connections at once, further ones wait."""
 
-    def __init__(self, serve: Callable[[socket.socket], Awaitable[None]], what: str, most: int) -> None:
+    def __init__(self, serve: Callable[[socket.socket], Coroutine[None, None, None]], what: str, most: int) -> None:
         self._serve = serve
         self._what = what
         self._places = asyncio.Semaphore(most)
@@ -69,9 +69,6 @@ class Acceptor:
                 _log.warning("no %s can be accepted now: %s", self._what, error)
                 await asyncio.sleep(1.0)
                 continue
-            serving = loop.create_task(self._served(peer))
+            serving = loop.create_task(self._serve(peer))
             serving.add_done_callback(lambda _: self._places.release())
             self._keep(serving)
-
-    async def _served(self, peer: socket.socket) -> None:
-        await self._serve(peer)

@@ -65,6 +65,11 @@ class Wire:
                 raise
         raise error or OSError(f"{host} has no address")
 
+    @property
+    def local_address(self) -> str:
+        """The address of its end here."""
+        return str(self._sock.getsockname()[0])
+
     def close(self) -> None:
         """At once, without a farewell."""
         self._sock.close()

@@ -170,11 +170,11 @@ async def test_nobody_there_is_told_plainly() -> None:
 
 
 async def test_a_port_that_something_on_the_way_keeps_shut_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def silent(host: str, port: int) -> socket.socket:
+    async def silent(host: str, port: int) -> Wire:
         await asyncio.sleep(3600)
         raise AssertionError("unreachable")
 
-    monkeypatch.setattr(probe_client, "_connected", silent)
+    monkeypatch.setattr(Wire, "connect", silent)
     monkeypatch.setattr(probe_client, "_CONNECT_S", 0.01)
     with pytest.raises(ProbeError, match=r"no connection to 10\.0\.0\.1:8091 .* --probe-port"):
         await measure("10.0.0.1", 8091, "x")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
@@ -51,7 +50,7 @@ async def measure(
     """
     try:
         async with asyncio.timeout(_CONNECT_S):
-            sock = await _connected(host, port)
+            connected = await Wire.connect(host, port)
     except TimeoutError:
         raise ProbeError(
             f"no connection to {host}:{port} within {_CONNECT_S:g} s, though its node answers: is that port (its "
@@ -59,9 +58,9 @@ async def measure(
         ) from None
     except OSError as error:
         raise ProbeError(f"no connection to {host}:{port}: {error.strerror or error}") from None
-    interface = interface_of(sock.getsockname()[0])
     async with contextlib.AsyncExitStack() as stack:
-        wire = stack.enter_context(contextlib.closing(Wire(sock)))
+        wire = stack.enter_context(contextlib.closing(connected))
+        interface = interface_of(wire.local_address)
         probe = _Probe(wire, clock_s)
         stack.push_async_callback(probe.close)
         try:
@@ -225,24 +224,6 @@ class _Probe:
         if reply.error and not refusable:
             raise TransferError(Failure.REFUSED, reply.error)
         return reply
-
-
-async def _connected(host: str, port: int) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    error: OSError | None = None
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, address)
-            return sock
-        except OSError as failed:
-            sock.close()
-            error = failed
-        except BaseException:
-            sock.close()
-            raise
-    raise error or OSError(f"{host} has no address")
 
 
 def _reason(error: BaseException, host: str, port: int) -> str:

@@ -114,8 +114,8 @@ class ProbeServer:
         await self._acceptor.close()
 
     async def _serve(self, peer: socket.socket) -> None:
-        address = peer.getsockname()[0]
         with contextlib.closing(Wire(peer)) as wire:
+            address = wire.local_address
             try:
                 async with asyncio.timeout(self._limits.ticket_s):
                     ask = await wire.receive_message(Ask)
