@@ -88,25 +88,22 @@ def _code(per_s: float, rng: np.random.Generator, requests: int) -> Trace:
 
 def _documents(per_s: float, rng: np.random.Generator, requests: int) -> Trace:
     """Questions over long documents, of which few are asked about again."""
-    settings = Rag(
-        Poisson(per_s),
-        documents=400,
-        documents_a_request=1,
-        document_tokens=Lognormal(16_000, 0.6, 2_000, 60_000),
-        output_tokens=Lognormal(250, 0.8, 10, 2_000),
-        block_tokens=BLOCK_TOKENS,
-        requests=requests,
-    )
-    return rag(settings, rng)
+    return _about(Lognormal(16_000, 0.6, 2_000, 60_000), Lognormal(250, 0.8, 10, 2_000), per_s, rng, requests)
 
 
 def _short_documents(per_s: float, rng: np.random.Generator, requests: int) -> Trace:
+    return _about(Lognormal(5_000, 0.5, 1_000, 20_000), Lognormal(150, 0.8, 10, 1_000), per_s, rng, requests)
+
+
+def _about(
+    document_tokens: Lognormal, output_tokens: Lognormal, per_s: float, rng: np.random.Generator, requests: int
+) -> Trace:
     settings = Rag(
         Poisson(per_s),
         documents=400,
         documents_a_request=1,
-        document_tokens=Lognormal(5_000, 0.5, 1_000, 20_000),
-        output_tokens=Lognormal(150, 0.8, 10, 1_000),
+        document_tokens=document_tokens,
+        output_tokens=output_tokens,
         block_tokens=BLOCK_TOKENS,
         requests=requests,
     )
