@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from pointsman.edge.engines.http import EngineHttp
+from support.free_ports import free_port
 
 START_LIMIT_S = 240.0
 STOP_LIMIT_S = 20.0
@@ -30,12 +31,6 @@ def _setting(name: str) -> Path:
     if not value:
         pytest.skip(f"{name} is not set; scripts/test-engines installs real engines and sets it")
     return Path(value)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 from pathlib import Path
 
 import aiohttp
 import pytest
+
+from support.free_ports import free_port
 
 _CACHE = Path(__file__).parents[2] / ".pointsman" / "etcd"
 _IN_PACKAGE = Path("usr/bin/etcd")
@@ -46,13 +47,6 @@ def _fetch() -> None:
     if not packages:
         pytest.skip(f"no etcd: `apt-get download etcd-server` failed: {got.stderr.strip()[-300:]}")
     subprocess.run(["dpkg", "-x", str(packages[0]), str(_CACHE)], check=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class EtcdServer:

@@ -7,6 +7,13 @@ import random
 import socket
 
 
+def free_port() -> int:
+    """One that the system chooses."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
 def free_ports(count: int) -> int:
     """The first of `count` free ports in a row, below those that the system gives away by itself."""
     rng = random.Random(os.getpid())

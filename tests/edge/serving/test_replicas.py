@@ -17,15 +17,10 @@ from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.wire.http1_client import Origin
 from support.fetch import fetch
+from support.free_ports import free_port
 from support.scripted_fleet import Fleet, hang
 
 CHAT = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "a text that is long enough " * 40}]}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def of(port: int, *peers: int, **fields: Any) -> ReplicaSettings:

@@ -24,7 +24,8 @@ from pointsman.edge.cluster.etcd.errors import (
 )
 from pointsman.edge.cluster.etcd.messages import created_at, deleting, holds, putting, reading, written_at
 from pointsman.edge.configuration.etcd import Etcd, EtcdUrl
-from support.etcd_server import EtcdServer, free_port
+from support.etcd_server import EtcdServer
+from support.free_ports import free_port
 
 
 async def post(etcd: EtcdServer, path: str, body: dict[str, object]) -> None:

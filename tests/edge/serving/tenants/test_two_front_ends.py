@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -13,15 +12,10 @@ from pointsman.edge.cluster.replicas.settings import ReplicaSettings
 from pointsman.edge.cluster.replicas.timing import BusTiming
 from pointsman.edge.configuration.tenants import TenantLimits, Tenants
 from pointsman.edge.serving.tenants.tenancy import TenancySettings
+from support.free_ports import free_port
 from support.scripted_fleet import Fleet, hang
 
 ACME = [(b"x-tenant-id", b"acme")]
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @pytest.fixture
