@@ -205,6 +205,10 @@ async def test_without_replay(start_sim, feed_of, talk, settled, holder, eventua
     server = await start_sim(replay=None)
     feed = feed_of(source_of(server))
     await eventually(lambda: "no events so far" in holder.reason)
+    # A subscription takes effect when the publisher has read it, which nobody tells.
+    while not feed.status.unusable:
+        server.state.publisher.emit([b"nobody's"])
+        await asyncio.sleep(0.01)
     await talk(server)
     await settled(server, feed)
     assert holder.hashes == truth(server)

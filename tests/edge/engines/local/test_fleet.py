@@ -20,6 +20,7 @@ from pointsman.edge.engines.local.process import EngineCommand
 from pointsman.edge.engines.local.settings import LocalEngineSettings
 
 FakeEngine = Callable[[str], Callable[[LocalEngineSettings], Sequence[str]]]
+Children = Callable[[], set[int]]
 TIMES = FleetTimes(ready_limit_s=20.0, first_pause_s=0.01)
 
 
@@ -27,10 +28,17 @@ def plans(count: int) -> list[EnginePlan]:
     return plan_engines([ModelFile("m/1", Path("m.gguf"), "given")], count, 8)
 
 
-def children() -> set[int]:
-    """Without the one process that Python itself keeps from the first pool of processes on."""
-    found = {child.pid for child in psutil.Process().children(recursive=True)}
-    return found - {resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
+def below() -> set[psutil.Process]:
+    """All processes below this one, but the one that Python itself keeps from the first pool of processes on."""
+    found = set(psutil.Process().children(recursive=True))
+    return {child for child in found if child.pid != resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def children() -> Children:
+    """`children()`: the processes that the test has started and that are still there; others have theirs."""
+    before = below()
+    return lambda: {child.pid for child in below() - before}
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -47,7 +55,7 @@ def test_cores_are_split_evenly() -> None:
     assert {plan.settings.threads for plan in plan_engines(files, 2, 2)} == {1}
 
 
-async def test_start_and_close(tmp_path: Path, fake_engine: FakeEngine) -> None:
+async def test_start_and_close(tmp_path: Path, fake_engine: FakeEngine, children: Children) -> None:
     ready: list[str] = []
     fleet = LocalFleet(
         plans(2), tmp_path / "logs", command=fake_engine("good"), on_ready=lambda name, url: ready.append(name)
@@ -64,7 +72,7 @@ async def test_start_and_close(tmp_path: Path, fake_engine: FakeEngine) -> None:
 
 
 async def test_a_killed_engine_comes_back_on_its_port(
-    tmp_path: Path, fake_engine: FakeEngine, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, fake_engine: FakeEngine, caplog: pytest.LogCaptureFixture, children: Children
 ) -> None:
     caplog.set_level(logging.WARNING, "pointsman")
     ready: list[str] = []
@@ -112,7 +120,7 @@ async def test_restarts_that_fail_are_tried_again(
         await fleet.close()
 
 
-async def test_one_that_cannot_start_ends_all(tmp_path: Path, fake_engine: FakeEngine) -> None:
+async def test_one_that_cannot_start_ends_all(tmp_path: Path, fake_engine: FakeEngine, children: Children) -> None:
     def command(settings: LocalEngineSettings) -> Sequence[str]:
         return fake_engine("broken" if settings.model_name == "b" else "good")(settings)
 
@@ -122,7 +130,7 @@ async def test_one_that_cannot_start_ends_all(tmp_path: Path, fake_engine: FakeE
     assert not children()
 
 
-async def test_one_that_is_never_ready(tmp_path: Path, fake_engine: FakeEngine) -> None:
+async def test_one_that_is_never_ready(tmp_path: Path, fake_engine: FakeEngine, children: Children) -> None:
     fleet = LocalFleet(plans(1), tmp_path, command=fake_engine("slow"), times=FleetTimes(ready_limit_s=0.2))
     with pytest.raises(EngineError, match=r"engine m/1-1 was not ready after 0 s"):
         await fleet.start()
@@ -141,14 +149,16 @@ async def test_a_log_directory_that_cannot_be_made(tmp_path: Path, fake_engine: 
         await LocalFleet(plans(1), tmp_path / "file" / "logs", command=fake_engine("good")).start()
 
 
-async def test_one_that_does_not_listen_is_killed(tmp_path: Path, fake_engine: FakeEngine) -> None:
+async def test_one_that_does_not_listen_is_killed(tmp_path: Path, fake_engine: FakeEngine, children: Children) -> None:
     fleet = LocalFleet(plans(2), tmp_path, command=fake_engine("stubborn"))
     await fleet.start()
     await fleet.close(0.1)
     assert not children()
 
 
-async def test_cancelled_while_starting_leaves_nothing(tmp_path: Path, fake_engine: FakeEngine) -> None:
+async def test_cancelled_while_starting_leaves_nothing(
+    tmp_path: Path, fake_engine: FakeEngine, children: Children
+) -> None:
     fleet = LocalFleet(plans(2), tmp_path, command=fake_engine("slow"))
     task = asyncio.create_task(fleet.start())
     await until(lambda: len(children()) == 2)
@@ -159,7 +169,9 @@ async def test_cancelled_while_starting_leaves_nothing(tmp_path: Path, fake_engi
     assert not children()
 
 
-async def test_closed_during_the_pause_before_a_restart(tmp_path: Path, fake_engine: FakeEngine) -> None:
+async def test_closed_during_the_pause_before_a_restart(
+    tmp_path: Path, fake_engine: FakeEngine, children: Children
+) -> None:
     fleet = LocalFleet(plans(1), tmp_path, command=fake_engine("good"), times=FleetTimes(first_pause_s=60))
     await fleet.start()
     pid = fleet.engines[0].pid
