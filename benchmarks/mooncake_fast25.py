@@ -25,7 +25,7 @@ from peers_policies.mooncake import GlobalCacheAware, LocalCacheAware, ShortestQ
 from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.model.transfer import TransferMode
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.kv import Kv
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy

@@ -15,7 +15,7 @@ from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.worker import Role
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Policy
 from pointsman.core.timing.links import link
 from pointsman.core.timing.profiles import profile

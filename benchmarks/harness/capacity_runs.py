@@ -19,7 +19,7 @@ from peers_policies.sticky import HashOfGroup
 from pointsman.app.simulate.outcome import Outcome
 from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Setup, WorkerGroup
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.kv import Kv
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy

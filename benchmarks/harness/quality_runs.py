@@ -20,7 +20,7 @@ from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Policy, Timing, decision, least_row, rejection
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile

@@ -13,7 +13,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Timing
 
 

@@ -21,7 +21,7 @@ from pointsman.core.model.view import (
     FleetView,
 )
 from pointsman.core.policies.contract import decided
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Policy
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_times import LinkEstimate, LinkTimes

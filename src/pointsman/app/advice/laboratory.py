@@ -14,7 +14,7 @@ from pointsman.app.experiments.plan import Experiment, Point, Result, Run, entri
 from pointsman.app.experiments.runner import Runner
 from pointsman.app.experiments.workload import Recorded
 from pointsman.core.model.transfer import TransferMode
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.kv import Kv
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy

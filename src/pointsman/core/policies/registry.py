@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.policies.auto import Auto
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.kv import Kv
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy

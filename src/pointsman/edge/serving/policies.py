@@ -16,7 +16,7 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.auto import Auto
 from pointsman.core.policies.contract import decided, failure
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Policy, Timing
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.policies.session import Session

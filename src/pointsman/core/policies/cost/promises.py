@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_load import Floats
+from pointsman.core.policies.cost.load import Floats
 from pointsman.core.timing.fleet_times import TimeRows
 
 _Z90 = 1.2816

@@ -1,4 +1,4 @@
-"""Scores of plans that move KV for all pairs of workers at once: the sums of cost_moves.py, term by term there.
+"""Scores of plans that move KV for all pairs of workers at once: the sums of moves.py, term by term there.
 
 Up to `ALL` workers all pairs are looked at; of more, those of the `SHORT` that are best by themselves on each side.
 Promises, adapters and weights are left out here: where they play a part, what is kept is priced again with them.
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, Exclusion, FleetView
-from pointsman.core.policies.cost_alone import Alone, backlog_ms, joining_ms, stepped_ms
-from pointsman.core.policies.cost_load import CostLoad, Floats
-from pointsman.core.policies.cost_moves import Rows, Scene, most_relief_ms, others_ms, prompt_ms
+from pointsman.core.policies.cost.alone import Alone, backlog_ms, joining_ms, stepped_ms
+from pointsman.core.policies.cost.load import CostLoad, Floats
+from pointsman.core.policies.cost.moves import Rows, Scene, most_relief_ms, others_ms, prompt_ms
 from pointsman.core.policies.pairs import Mask, Passing, source_rows
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_rows import LinkBlock, LinkRows

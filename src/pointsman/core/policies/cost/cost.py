@@ -10,9 +10,9 @@ context; the request has P prompt tokens of which n are new there, and an answer
     completion  ttft + O · (a + b·(N + 1) + c·(C + P + O/2))
     slowdown    min(O·N, R) · (b + c·(P + O/2))   what those there decode beside it; R tokens are to come for them
                 + A · ttft²                       A requests a ms come to a worker, and wait until its prompt is through
-    eviction    L · d · (n + O) · fullness        L tokens are computed again for each token of room: cost_eviction.py
-    placement   what the requests cost that new content will draw there: cost_placement.py
-    slo         what is wasted by promises that will be broken: cost_promises.py
+    eviction    L · d · (n + O) · fullness        L tokens are computed again for each token of room: eviction.py
+    placement   what the requests cost that new content will draw there: placement.py
+    slo         what is wasted by promises that will be broken: promises.py
     adapter     the time to load the request's LoRA adapter, where it is not there
     weight      all that by (1 / weight − 1)
 
@@ -24,7 +24,7 @@ likelier to get the next ones with its beginning.
 What those who decode wait for while the prompt is computed (N·d·n) is not in it: it grows with the load of the worker
 that should be relieved, so it would leave a busy one with all requests whose prompts it holds.
 
-Where workers can pass KV on, plans that do so are scored beside it, in the same milliseconds: cost_plans.py.
+Where workers can pass KV on, plans that do so are scored beside it, in the same milliseconds: plans.py.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ import numpy as np
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
-from pointsman.core.policies.cost_alone import alone, total
-from pointsman.core.policies.cost_plans import with_plans
+from pointsman.core.policies.cost.alone import alone, total
+from pointsman.core.policies.cost.plans import with_plans
 from pointsman.core.policies.pairs import moves
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
 from pointsman.core.timing.fleet_times import fleet_times

@@ -12,10 +12,10 @@ from pointsman.core.model.outlook import Outlook
 from pointsman.core.model.request import Request
 from pointsman.core.model.slo import Slo
 from pointsman.core.model.view import Exclusion, FleetView
-from pointsman.core.policies.cost import NOTHING_KNOWN, Cost
-from pointsman.core.policies.cost_eviction import MOST_REUSE, recomputations
-from pointsman.core.policies.cost_placement import uses
-from pointsman.core.policies.cost_promises import miss_chance
+from pointsman.core.policies.cost.cost import NOTHING_KNOWN, Cost
+from pointsman.core.policies.cost.eviction import MOST_REUSE, recomputations
+from pointsman.core.policies.cost.placement import uses
+from pointsman.core.policies.cost.promises import miss_chance
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_load import CostLoad, Floats
+from pointsman.core.policies.cost.load import CostLoad, Floats
 
 MOST_REUSE = 0.95
 """Losses are followed over 20 computations, not for ever: a share that was seen in a bounded past is never certain."""

@@ -18,10 +18,11 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.slo import Slo
 from pointsman.core.model.transfer import TransferRules
 from pointsman.core.model.view import Column, Exclusion, FleetView
-from pointsman.core.policies import cost_pairs, cost_plans
-from pointsman.core.policies.cost import NOTHING_KNOWN
-from pointsman.core.policies.cost_load import Floats
-from pointsman.core.policies.cost_moves import RELIEF_SHARE, Moves, Scene, move_terms
+from pointsman.core.policies.cost import pairs as cost_pairs
+from pointsman.core.policies.cost import plans as cost_plans
+from pointsman.core.policies.cost.cost import NOTHING_KNOWN
+from pointsman.core.policies.cost.load import Floats
+from pointsman.core.policies.cost.moves import RELIEF_SHARE, Moves, Scene, move_terms
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, passing
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.fleet_times import FleetTimes

@@ -8,7 +8,7 @@ import pytest
 from pointsman.app.simulate.outcome import Outcome
 from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Setup, Slowdown, WorkerGroup
-from pointsman.core.policies.cost import Cost
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Policy
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.profiles import profile

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_eviction import filled, fullness, recomputations, room_tokens
-from pointsman.core.policies.cost_load import CostLoad, Floats, cost_load
-from pointsman.core.policies.cost_placement import placement_ms
-from pointsman.core.policies.cost_promises import others_misses_ms, own_misses_ms
+from pointsman.core.policies.cost.eviction import filled, fullness, recomputations, room_tokens
+from pointsman.core.policies.cost.load import CostLoad, Floats, cost_load
+from pointsman.core.policies.cost.placement import placement_ms
+from pointsman.core.policies.cost.promises import others_misses_ms, own_misses_ms
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
 

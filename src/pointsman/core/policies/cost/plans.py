@@ -1,6 +1,6 @@
 """Plans that move KV beside those for one worker: which are kept, which is chosen.
 
-All pairs are scored (cost_pairs.py); the best `KEPT` of prefill and decode apart, and as many pulls, are plans of the
+All pairs are scored (pairs.py); the best `KEPT` of prefill and decode apart, and as many pulls, are plans of the
 decision. What would not fit where it is answered, or is larger than the operator allows, is shown among them, and can't
 be chosen. Where it is plain that no plan can be better than the best worker alone, plans are worked out when somebody
 looks at them, and so it is with the terms of all; in any thread, so what is looked up of links is looked up anew.
@@ -21,9 +21,9 @@ from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull
 from pointsman.core.model.request import Request
 from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import Column, FleetView
-from pointsman.core.policies.cost_alone import Alone, total
-from pointsman.core.policies.cost_load import Floats
-from pointsman.core.policies.cost_moves import (
+from pointsman.core.policies.cost.alone import Alone, total
+from pointsman.core.policies.cost.load import Floats
+from pointsman.core.policies.cost.moves import (
     Moves,
     Rows,
     Scene,
@@ -33,7 +33,7 @@ from pointsman.core.policies.cost_moves import (
     size_bytes,
     transfers_ahead,
 )
-from pointsman.core.policies.cost_pairs import Pairs, apart_pairs, hopeless, pull_pairs
+from pointsman.core.policies.cost.pairs import Pairs, apart_pairs, hopeless, pull_pairs
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, Mask, free_tokens, needed_tokens, no_room, passing, too_large
 from pointsman.core.policies.policy import least_row
 from pointsman.core.timing.fleet_times import FleetTimes

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import STAGE_PREFILL, Column, FleetView
-from pointsman.core.policies.cost_alone import (
+from pointsman.core.policies.cost.alone import (
     ORDINARY_WEIGHT,
     Alone,
     backlog_ms,
@@ -49,8 +49,8 @@ from pointsman.core.policies.cost_alone import (
     stepped_ms,
     total,
 )
-from pointsman.core.policies.cost_load import CostLoad, Floats
-from pointsman.core.policies.cost_promises import misses_at_ms, own_misses_ms
+from pointsman.core.policies.cost.load import CostLoad, Floats
+from pointsman.core.policies.cost.promises import misses_at_ms, own_misses_ms
 from pointsman.core.policies.pairs import Mask, Passing, incoming
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_rows import LinkRows

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
-from pointsman.core.policies.cost_eviction import Filled, times_again
-from pointsman.core.policies.cost_load import CostLoad, Floats
+from pointsman.core.policies.cost.eviction import Filled, times_again
+from pointsman.core.policies.cost.load import CostLoad, Floats
 
 
 def uses(view: FleetView) -> float:
