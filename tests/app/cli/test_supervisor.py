@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import time
 
+import msgspec
 import pytest
 
 from pointsman.app.cli import supervisor
 from pointsman.app.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from pointsman.app.cli.seats import Seat
 from pointsman.app.cli.supervisor import Supervisor, _Child
+from pointsman.app.cli.switchboard import Message
 from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.tree import ConfigTree
 
@@ -78,3 +81,47 @@ def test_replacing_that_waits_for_old_front_ends_says_so_once(
     del watched._children[1]
     watched._replace_next()
     assert started == [0]
+
+
+def test_a_front_end_that_stands_still_is_killed_and_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "HUNG_S", 0.2)
+    monkeypatch.setattr(supervisor, "RESTART_PAUSE_S", 0.05)
+    starts, started = os.pipe()
+
+    def serve(seat: int, tree: ConfigTree, at: Seat, line: socket.socket, rollout: object) -> int:
+        os.write(started, b".")
+        line.send(msgspec.json.encode(Message(beat=True)))
+        if len(os.read(starts, 2)) == 2:
+            os.kill(os.getppid(), signal.SIGTERM)
+        else:
+            os.write(started, b".")  # for the next one
+        time.sleep(60)
+        return 0
+
+    assert Supervisor([TREE], [Seat((), ())], serve, lambda tree: 20.0, None, lambda: [TREE]).run() == 0
+    assert "stood still for 0 s and is killed" in caplog.text
+    assert f"front end 1 ended with status {-signal.SIGKILL}; starting it again" in caplog.text
+
+
+def test_only_who_was_heard_and_fell_silent_stands_still(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = 100.0
+    killed: list[int] = []
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(supervisor.os, "kill", lambda pid, number: killed.append(pid))
+    watched = Supervisor([TREE], [Seat((), ())], lambda *_: 0, lambda tree: 5.0, None, lambda: [TREE])
+    loading, busy, hung = 11, 12, 13
+    watched._children = {pid: _Child(pid, 0, 0.0) for pid in (loading, busy, hung)}
+    watched._board.beating |= {busy, hung}
+    watched._end_hung()
+    now_s += 3600.0  # the supervisor itself stood still, so nobody is to blame
+    assert not watched._end_hung()
+    for _ in range(int(supervisor.HUNG_S)):
+        now_s += 1.0
+        watched._board.beating.add(busy)
+        watched._end_hung()
+    assert killed == [hung]
+    assert caplog.text.count("stands still") == caplog.text.count("is killed") == 1

@@ -17,7 +17,7 @@ import click
 from pointsman.app.cli.descriptors import connections_that_fit, highest_for_clients
 from pointsman.app.cli.seats import Seat
 from pointsman.app.cli.signals import Signals
-from pointsman.app.cli.switchboard import Wishes, follow
+from pointsman.app.cli.switchboard import Wishes, beat, follow
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.reload.source import ConfigSource
@@ -74,6 +74,18 @@ async def serve_here(
     A member shares the port, the policy and the rollout with the supervisor's other front ends. `reread` gives the
     configuration anew, on SIGHUP and `POST /v1/reload`.
     """
+    # It beats until the process ends: one that stands still while it stops is killed as well.
+    beating = None if member is None else asyncio.create_task(beat(member.line), name="beat")
+    try:
+        return await _serve(tree, signals, reread, member)
+    finally:
+        if beating is not None:
+            beating.cancel()
+
+
+async def _serve(
+    tree: ConfigTree, signals: Signals, reread: Callable[[], ConfigTree], member: Membership | None
+) -> int:
     wishes = Wishes()
     settings = _settings(tree, member)
     if member is not None:

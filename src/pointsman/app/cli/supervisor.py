@@ -40,6 +40,12 @@ LIVED_S = 10.0
 POLL_S = 0.05
 PARKED_AFTER_S = 5.0
 """Without a front end: clients that wait at its seat are sent away then, and others come to other seats."""
+SILENT_S = 5.0
+"""A front end whose event loop stood still for so long is named in the log."""
+HUNG_S = 20.0
+"""And after so long it is killed: the kernel gives it connections, which nobody accepts."""
+_MOST_TURN_S = 1.0
+"""When the supervisor itself stood still for longer, front ends may have done so, too."""
 REPLACE_LIMIT_S = 60.0
 """For a new front end to listen."""
 STOP = (signal.SIGINT, signal.SIGTERM)
@@ -58,6 +64,8 @@ class _Child:
     retiring: bool = False
     new: bool = False
     """It shall replace another one and does not listen yet."""
+    silent_s: float | None = None
+    """How long its event loop stood still; None: it has not begun to turn."""
 
 
 class Supervisor:
@@ -96,6 +104,8 @@ class Supervisor:
         self._parked: set[int] = set()
         self._short_lives: Counter[int] = Counter()
         """Front ends of a seat in a row that ended soon."""
+        self._watched_s = time.monotonic()
+        """When it was last looked whether front ends stand still."""
         self._left: list[int] = []
         """Seats whose front ends are to be replaced yet."""
         self._said_waiting = False
@@ -138,6 +148,7 @@ class Supervisor:
             del self._due[seat]
             self._fork(seat)
         self._board.exchange()
+        self._end_hung()
         self._reap()
         self._hear()
         self._replace_next()
@@ -168,6 +179,30 @@ class Supervisor:
             if seat not in self._parked:
                 self._parked.add(seat)
                 _log.warning("front end %d is missing for %.0f s: clients go to others", seat + 1, PARKED_AFTER_S)
+
+    def _end_hung(self) -> bool:
+        """Kill front ends that stand still; whether there were any. They are started again like others that end."""
+        now_s = time.monotonic()
+        passed_s, self._watched_s = min(_MOST_TURN_S, now_s - self._watched_s), now_s
+        killed = False
+        for pid, child in self._children.items():
+            if child.number in self._board.beating:
+                if child.silent_s is not None and child.silent_s > SILENT_S:
+                    _log.info("front end %d works again", child.seat + 1)
+                child.silent_s = 0.0
+            elif child.silent_s is not None:
+                before_s, child.silent_s = child.silent_s, child.silent_s + passed_s
+                if before_s <= SILENT_S < child.silent_s:
+                    _log.warning("front end %d (process %d) stands still for %.0f s", child.seat + 1, pid, SILENT_S)
+                if before_s <= HUNG_S < child.silent_s:
+                    _log.error(
+                        "front end %d (process %d) stood still for %.0f s and is killed", child.seat + 1, pid, HUNG_S
+                    )
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                    killed = True
+        self._board.beating.clear()
+        return killed
 
     # ---- replacing one by one
 
@@ -332,6 +367,8 @@ class Supervisor:
         deadline_s = time.monotonic() + max(self._kill_after_s(tree) for tree in self._trees)
         while self._children:
             self._board.exchange()
+            if self._end_hung():
+                self._status = EXIT_ERROR
             for pid, child in list(self._children.items()):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     del self._children[pid]

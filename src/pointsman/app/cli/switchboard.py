@@ -16,6 +16,7 @@ from pointsman.edge.serving.rollout_order import Orders
 _log = logging.getLogger("pointsman.cli")
 
 _POLL_S = 0.05
+_BEAT_S = 1.0
 _MOST_BYTES = 4096
 
 
@@ -31,6 +32,8 @@ class Message(msgspec.Struct, omit_defaults=True):
     """From a front end: somebody asked it that all be replaced."""
     retire: bool = False
     """To a front end: another one has its place."""
+    beat: bool = False
+    """From a front end: its event loop turns."""
 
 
 class Switchboard:
@@ -45,6 +48,8 @@ class Switchboard:
         """A front end read the configuration again; whoever sees it sets it back."""
         self.roll_over = False
         """Somebody asked a front end that all be replaced; likewise."""
+        self.beating: set[int] = set()
+        """Front ends whose event loops turned since somebody emptied this."""
         self._owed: set[int] = set()
         """Front ends that have not been told what is in force."""
         self._retiring: set[int] = set()
@@ -65,6 +70,7 @@ class Switchboard:
         if line is not None:
             line.close()
         self.admin_urls.pop(index, None)
+        self.beating.discard(index)
         self._owed.discard(index)
         self._retiring.discard(index)
 
@@ -96,6 +102,8 @@ class Switchboard:
             self.hang_up(index)
 
     def _hear(self, index: int, message: Message) -> None:
+        if message.beat:
+            self.beating.add(index)
         if message.admin_url is not None and index not in self._retiring:
             self.admin_urls[index] = message.admin_url
         self.reloaded |= message.reloaded
@@ -120,6 +128,13 @@ class Wishes:
     def note_roll_over(self) -> None:
         """Somebody wants all front ends to be replaced."""
         self.roll_over = True
+
+
+async def beat(line: socket.socket) -> None:
+    """A front end that says again and again that it does not stand still. Until cancelled."""
+    while True:
+        _sent(line, Message(beat=True))
+        await asyncio.sleep(_BEAT_S)
 
 
 async def follow(line: socket.socket, admin_url: str, policy: ActivePolicy, wishes: Wishes | None = None) -> None:
