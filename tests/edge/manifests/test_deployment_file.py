@@ -86,7 +86,7 @@ _ROLES = "roles: {prefill: {replicas: 1}, decode: {replicas: 1}}"
         ("name: a\n", "d:1: roles is missing; expected keys and values"),
         ("name: a\nroles: {}", "d:2: roles: is empty; name at least one role"),
         ("name: a\nroles:\n  w:\n    replica: 1", "d:4: roles.w.replica: unknown key; did you mean replicas?"),
-        ("name: a\nroles:\n  w:\n    replicas: 0", "d:4: replicas: expected a number of at least 1"),
+        ("name: a\nroles:\n  w:\n    replicas: 0", "d:4: roles.w.replicas: expected a number of at least 1"),
         ("name: a\nroles:\n  w:\n    replicas: {min: 3, max: 2}", "d:4: roles.w.replicas.max: 2 is below min, 3"),
         (
             "name: a\nroles:\n  w: {replicas: 1, resources: {gpus: 1.5}}",
@@ -104,7 +104,7 @@ _ROLES = "roles: {prefill: {replicas: 1}, decode: {replicas: 1}}"
             "name: a\nroles:\n  w: {replicas: {min: 0, max: 20000}, pods_per_replica: 6}",
             "d:2: roles: 120,000 pods together with all elastic replicas; at most 100,000 are expected",
         ),
-        ("name: a\nroles:\n  w: {replicas: .inf}", "d:3: replicas: expected a number of at least 1"),
+        ("name: a\nroles:\n  w: {replicas: .inf}", "d:3: roles.w.replicas: expected a number of at least 1"),
         ("name: a\nroles:\n  w: {replicas: {min: -1, max: 2}}", "replicas.min: expected an integer from 0 to"),
         ("name: a\nroles:\n  w: {replicas: {min: .nan, max: 2}}", "replicas.min: expected an integer from 0 to"),
         ("name: a\nroles:\n  w: {replicas: 1, resources: {gpus: .nan}}", "resources.gpus: expected a whole number"),

@@ -236,6 +236,81 @@ def test_other_documents_are_told() -> None:
     assert "Secret: left out: no deployment" in _notes(one)
 
 
+def test_what_kubectl_lists_is_taken_one_by_one() -> None:
+    items = [yaml.safe_load(V1ALPHA1), yaml.safe_load(V1BETA1), {"apiVersion": "v1", "kind": "Secret"}]
+    listed = {"apiVersion": "v1", "kind": "List", "items": items, "metadata": {"resourceVersion": ""}}
+    one, other = convert_dynamo(yaml.safe_dump(listed), "f.yaml")
+    assert (one.name, other.name) == ("disagg", "graph")
+    assert "Secret: left out: no deployment" in _notes(one)
+
+
+WORKER = """\
+apiVersion: nvidia.com/v1beta1
+kind: DynamoGraphDeployment
+metadata: {name: graph, annotations: {kai.scheduler/topology-required-placement: "", kai.scheduler/queue: ""}}
+spec:
+  components:
+    - name: d
+      type: decode
+      podTemplate:
+        spec:
+          nodeSelector: {node-role.kubernetes.io/gpu: "", gpu: H100}
+          affinity:
+            nodeAffinity:
+              requiredDuringSchedulingIgnoredDuringExecution:
+                nodeSelectorTerms: [{matchExpressions: [EXPRESSION]}]
+          tolerations: [{key: gpu, operator: Equal, value: "", effect: NoSchedule}, {operator: Exists}]
+          containers: [{name: main, command: [sh, -c, "serve COMMAND"], resources: {limits: {nvidia.com/gpu: 8}}}]
+"""
+
+
+def test_labels_taints_and_annotations_without_a_value() -> None:
+    _, gang = _one(WORKER.replace("EXPRESSION", "{key: gpu, operator: Exists}"))
+    (decode,) = gang.groups
+    assert decode.selector == {"node-role.kubernetes.io/gpu": ("",), "gpu": ("H100",)}
+    assert decode.tolerations == (Toleration("gpu", "", "NoSchedule"), Toleration(exists=True))
+    assert (gang.queue, gang.required) == ("default", None)
+
+
+def test_node_selector_and_affinity_hold_both() -> None:
+    _, gang = _one(WORKER.replace("EXPRESSION", "{key: gpu, operator: In, values: [A100, H100]}"))
+    assert gang.groups[0].selector["gpu"] == ("H100",)
+    with pytest.raises(ConfigError, match=r"f:14: .*nodeSelectorTerms: gpu is 'H100' by nodeSelector; no node is both"):
+        convert_dynamo(WORKER.replace("EXPRESSION", "{key: gpu, operator: In, values: [A100]}"), "f")
+
+
+@pytest.mark.parametrize("expression", ["{key: gpu, operator: In}", "{key: gpu, operator: Exists, values: [A]}"])
+def test_an_affinity_that_says_nothing_clear_is_told(expression: str) -> None:
+    converted, gang = _one(WORKER.replace("EXPRESSION", expression))
+    assert gang.groups[0].selector["gpu"] == ("H100",)
+    assert any("nodeSelectorTerms: left out: only one term" in note for note in _notes(converted))
+
+
+@pytest.mark.parametrize(
+    ("command", "model"),
+    [
+        ("--model-path /cache/r1 --served-model-name org/r1", "org/r1"),
+        ("--served-model-name=org/r1 --model other", "org/r1"),
+        ("--model $MODEL --model-path org/path", "org/path"),
+        ("--model a --model b", "a"),
+        ("--model $MODEL", None),
+    ],
+)
+def test_the_model_is_what_clients_call_it_and_never_a_variable(command: str, model: str | None) -> None:
+    converted, _ = _one(WORKER.replace("EXPRESSION", "{key: gpu, operator: Exists}").replace("COMMAND", command))
+    assert yaml.safe_load(converted.text).get("model") == model
+
+
+def test_who_computes_without_a_gpu_is_told() -> None:
+    with_gpu = WORKER.replace("EXPRESSION", "{key: gpu, operator: Exists}")
+    claimed = with_gpu.replace("{limits: {nvidia.com/gpu: 8}}", "{claims: [{name: gpu}]}")
+    claimed = claimed.replace("tolerations:", "resourceClaims: [{name: gpu}]\n          tolerations:")
+    notes = _notes(_one(claimed)[0])
+    assert "d: asks for no GPU as it is written; write gpus if it needs some" in notes
+    assert any("resourceClaims: left out: devices by claim are not counted; write gpus" in note for note in notes)
+    assert not any("asks for no GPU" in note for note in _notes(_one(with_gpu)[0]))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

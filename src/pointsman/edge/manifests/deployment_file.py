@@ -71,17 +71,18 @@ def _prepared(document: MappingNode) -> MappingNode:
     if not isinstance(roles, MappingNode):
         return document
     long = {
-        name: _prepared_role(role) if isinstance(role, MappingNode) else role for name, role in roles.values.items()
+        name: _prepared_role(name, role) if isinstance(role, MappingNode) else role
+        for name, role in roles.values.items()
     }
     return _with(document, "roles", MappingNode(roles.place, long, roles.key_places))
 
 
-def _prepared_role(role: MappingNode) -> MappingNode:
+def _prepared_role(name: str, role: MappingNode) -> MappingNode:
     replicas, selector = role.values.get("replicas"), role.values.get("selector")
     if isinstance(replicas, ScalarNode) and replicas.value is not None:
         if not isinstance(replicas.value, int) or isinstance(replicas.value, bool) or replicas.value < 1:
             raise ConfigError(
-                f"{replicas.place}: replicas: expected a number of at least 1, or {{min: …, max: …}}, "
+                f"{replicas.place}: roles.{name}.replicas: expected a number of at least 1, or {{min: …, max: …}}, "
                 f"not {replicas.value!r}"
             )
         both: dict[str, Node] = {"min": replicas, "max": replicas}

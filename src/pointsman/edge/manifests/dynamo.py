@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from pointsman.core.model.errors import ConfigError
-from pointsman.edge.configuration.nodes import MappingNode, Node, parse_documents
+from pointsman.core.placement.gang import DECODE, PREFILL
+from pointsman.edge.configuration.nodes import MappingNode, Node, SequenceNode, parse_documents
 from pointsman.edge.manifests.deployment_file import deployments_of
 from pointsman.edge.manifests.dynamo_fields import Fields, Note, Notes
 from pointsman.edge.manifests.dynamo_flat import flat_fields
@@ -45,10 +47,10 @@ class Converted:
 
 
 def convert_dynamo(text: str, source: str) -> tuple[Converted, ...]:
-    """Every deployment of a text with one or more YAML documents. Raises ConfigError that names line and field."""
-    documents = parse_documents(text, source)
+    """Every deployment of a text with one or more YAML documents, those of lists (`kubectl get -o yaml`) one by one.
+    Raises ConfigError that names line and field."""
     found, others = [], []
-    for document in documents:
+    for document in _single(parse_documents(text, source)):
         kind = _word(document, "kind")
         if kind in (GRAPH, FLAT):
             found.append(document)
@@ -63,6 +65,16 @@ def convert_dynamo(text: str, source: str) -> tuple[Converted, ...]:
         notes.add(document.place, kind, "left out: no deployment", matters=False)
     made = [_converted(document) for document in found if isinstance(document, MappingNode)]
     return (Converted(made[0].name, made[0].text, (*notes.all, *made[0].notes)), *made[1:])
+
+
+def _single(documents: Iterable[Node]) -> Iterator[Node]:
+    """Documents, and instead of lists what is in them."""
+    for document in documents:
+        items = document.values.get("items") if isinstance(document, MappingNode) else None
+        if isinstance(items, SequenceNode):
+            yield from items.values
+        else:
+            yield document
 
 
 def _converted(document: MappingNode) -> Converted:
@@ -86,6 +98,9 @@ def _converted(document: MappingNode) -> Converted:
     of_metadata = _metadata(metadata)
     topology = {**of_metadata.pop("topology", {}), **of_spec.pop("topology", {})}
     roles = of_spec.pop("roles")
+    for role, keys in roles.items():
+        if keys.get("stage", role) in (PREFILL, DECODE) and "gpus" not in keys.get("resources", {}):
+            notes.add(document.place, role, "asks for no GPU as it is written; write gpus if it needs some")
     ours |= {**of_metadata, **{key: value for key, value in of_spec.items() if value is not None}}
     if topology:
         ours["topology"] = topology
@@ -102,15 +117,16 @@ def _metadata(metadata: Fields) -> dict[str, Any]:
     topology = {}
     annotations, labels = metadata.fields("annotations"), metadata.fields("labels")
     for which in ("required", "preferred"):
-        domain = annotations.text(_PLACEMENT.format(which))
+        domain = annotations.text(_PLACEMENT.format(which), may_be_empty=True)
         if domain:
             topology[which] = level_of(domain)
     for fields in (annotations, labels):
         for key in _QUEUES:
-            queue = fields.text(key)
+            queue = fields.text(key, may_be_empty=True)
             if queue:
                 found["queue"] = queue
-    preemptible = labels.text("kai.scheduler/preemptibility") or annotations.text("kai.scheduler/preemptibility")
+    named = (fields.text("kai.scheduler/preemptibility", may_be_empty=True) for fields in (labels, annotations))
+    preemptible = next((word for word in named if word), None)
     if preemptible:
         found["preemptible"] = preemptible != "non-preemptible"
     if topology:

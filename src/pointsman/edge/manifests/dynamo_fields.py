@@ -80,12 +80,12 @@ class Fields:
         """A mapping below; an empty one if it is not there. Raises ConfigError if it is something else."""
         return Fields.of(self.get(key), self.at(key), self.place(key), self.notes)
 
-    def text(self, key: str) -> str | None:
-        """A text that is not empty. Raises ConfigError for anything else that is there."""
+    def text(self, key: str, *, may_be_empty: bool = False) -> str | None:
+        """A text, not empty unless it may be. Raises ConfigError for anything else that is there."""
         node = self.get(key)
         if node is None or (isinstance(node, ScalarNode) and node.value is None):
             return None
-        if not isinstance(node, ScalarNode) or not isinstance(node.value, str) or not node.value:
+        if not isinstance(node, ScalarNode) or not isinstance(node.value, str) or not (node.value or may_be_empty):
             self.refuse(key, f"expected text, not {plain(node)!r}")
         return node.value
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pointsman.edge.configuration.nodes import MappingNode, SequenceNode
 from pointsman.edge.manifests.dynamo_fields import Fields
-from pointsman.edge.manifests.dynamo_pods import model_in, pod_fields, priority_of
+from pointsman.edge.manifests.dynamo_pods import CLAIMS, model_in, pod_fields, priority_of
 from pointsman.edge.manifests.kubernetes_documents import plain
 from pointsman.edge.manifests.quantity import quantity
 
@@ -142,7 +142,7 @@ def _kubernetes_resources(service: Fields, main: dict[str, Any]) -> dict[str, An
         asked.rest()
         found[part] = values
     if "claims" in resources:
-        resources.note("claims", "left out: devices by claim are not counted; write gpus yourself")
+        resources.note("claims", CLAIMS)
     resources.rest()
     return found
 

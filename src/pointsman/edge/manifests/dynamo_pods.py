@@ -52,8 +52,9 @@ _RUNNING = frozenset(
         "readinessGates",
     ]
 )
-_MODEL = re.compile(r"--(?:model|model-path|served-model-name)[ =]+['\"]?([^\s'\"]+)")
+_MODEL = re.compile(r"--(model|model-path|served-model-name)[ =]+['\"]?([^\s'\"]+)")
 _WHOLE = 1000
+CLAIMS = "left out: devices by claim are not counted; write gpus yourself"
 
 
 def pod_fields(spec: Fields, pod: dict[str, Any], annotations: dict[str, str]) -> dict[str, Any]:
@@ -68,9 +69,11 @@ def pod_fields(spec: Fields, pod: dict[str, Any], annotations: dict[str, str]) -
     tolerations = _tolerations(spec)
     if tolerations:
         found["tolerations"] = tolerations
-    for key in ("nodeName", "topologySpreadConstraints", "resourceClaims"):
+    for key in ("nodeName", "topologySpreadConstraints"):
         if key in spec:
             spec.note(key, "left out: there is nothing like it here")
+    if "resourceClaims" in spec:
+        spec.note("resourceClaims", CLAIMS)
     for key in ("containers", "initContainers", "mainContainer"):
         if key in spec:
             spec.note(key, "of it only resources are used, and the model's name in its arguments", matters=False)
@@ -81,14 +84,14 @@ def pod_fields(spec: Fields, pod: dict[str, Any], annotations: dict[str, str]) -
 
 
 def model_in(container: Fields) -> str | None:
-    """The model that a container is started with, by its arguments."""
+    """The model that a container is started with, by its arguments: the name that clients use where that is said."""
     words = []
     for key in ("command", "args"):
         node = container.get(key)
         if isinstance(node, SequenceNode):
             words += [str(plain(each)) for each in node.values]
-    match = _MODEL.search(" ".join(words))
-    return match[1] if match else None
+    named = {option: model for option, model in reversed(_MODEL.findall(" ".join(words))) if not model.startswith("$")}
+    return next((named[option] for option in ("served-model-name", "model", "model-path") if option in named), None)
 
 
 def priority_of(spec: Fields, key: str = "priorityClassName") -> dict[str, Any]:
@@ -158,7 +161,7 @@ def _selector(spec: Fields) -> dict[str, list[str]]:
     found = {}
     labels = spec.fields("nodeSelector")
     for label in labels:
-        found[label] = [str(labels.text(label) or "")]
+        found[label] = [labels.text(label, may_be_empty=True) or ""]
     affinity = spec.fields("affinity")
     for key in ("podAffinity", "podAntiAffinity"):
         if key in affinity:
@@ -173,7 +176,13 @@ def _selector(spec: Fields) -> dict[str, list[str]]:
                 "nodeSelectorTerms", "left out: only one term with operators In and Exists becomes a selector"
             )
         else:
-            found.update(labels_of_term)
+            for label, values in labels_of_term.items():  # both hold: what the selector says, and what the term says
+                both = [value for value in values if value in found[label]] if label in found and values else None
+                if both == []:
+                    required.refuse(
+                        "nodeSelectorTerms", f"{label} is {found[label][0]!r} by nodeSelector; no node is both"
+                    )
+                found[label] = both or found.get(label, values)
     required.rest()
     of_nodes.rest()
     affinity.rest()
@@ -193,7 +202,7 @@ def _term(term: Any) -> dict[str, list[str]] | None:
         if not isinstance(each.get("key"), str) or not isinstance(values, list):
             return None
         label, operator = each.get("key"), each.get("operator")
-        if not label or label in found or operator not in ("In", "Exists"):
+        if not label or label in found or operator not in ("In", "Exists") or (operator == "In") != bool(values):
             return None
         found[label] = [str(value) for value in values]
     return found
@@ -211,6 +220,6 @@ def _tolerations(spec: Fields) -> list[dict[str, str]]:
             spec.refuse("tolerations", f"expected keys and values in each item, not {plain(each)!r}")
         fields = Fields(each, f"{spec.path}.tolerations[{number}]", spec.notes)
         known = ("key", "operator", "value", "effect")
-        found.append({key: value for key in known if (value := fields.text(key) if fields.get(key) else None)})
+        found.append({key: value for key in known if (value := fields.text(key, may_be_empty=True))})
         fields.rest(("tolerationSeconds",))
     return found
