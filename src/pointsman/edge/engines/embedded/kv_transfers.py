@@ -117,7 +117,8 @@ class EmbeddedTransfers:
         model = state.names.check(body.model)
         if body.max_tokens is not None and body.max_tokens < 0:
             raise bad_request(f"max_tokens must not be negative, got {body.max_tokens}.", "max_tokens")
-        prompt = self._tokens(body, request.body)
+        raw = request.body
+        prompt = await state.prompt_work.run(len(raw), lambda: self._tokens(body, raw))
         lora_name = model if model != state.names.model else None
         try:
             lease = await self.handover.held(prompt, body.max_tokens, lora_name, body.cache_salt)

@@ -98,6 +98,7 @@ class EmbeddedServer:
         if self._state is not None:
             if self._transfers is not None:
                 await self._transfers.close()
+            self._state.prompt_work.close()
             await self._state.runner.stop()
         self._publisher.close()
 

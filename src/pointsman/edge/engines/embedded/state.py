@@ -20,10 +20,13 @@ from pointsman.edge.engines.openai_server.event_publisher import EventPublisher
 from pointsman.edge.engines.openai_server.json_texts import JsonTexts
 from pointsman.edge.engines.openai_server.metrics import ServerMetrics, busy_gauge
 from pointsman.edge.engines.openai_server.names import ServedNames
+from pointsman.edge.engines.openai_server.prompt_work import PromptWork
 from pointsman.edge.engines.openai_server.spec import SpecMaker
 from pointsman.edge.engines.openai_server.text import ServedText
 
 BUSY = "pointsman_embedded_busy_ratio"
+LONG_PROMPT_BYTES = 4096
+"""A tokenizer is through with as much in some 10 ms at worst, as long as a step or two of others."""
 
 
 class EmbeddedState:
@@ -37,6 +40,7 @@ class EmbeddedState:
         self.names = ServedNames(settings.served_name or model.name, root=model.root)
         self.text: ServedText = model.text
         self.json_texts = JsonTexts()
+        self.prompt_work = PromptWork(LONG_PROMPT_BYTES)
         self.transfer_metrics: Callable[[], Iterable[Metric]] | None = None
         """Of KV that moves, if any does."""
         self.unready = False

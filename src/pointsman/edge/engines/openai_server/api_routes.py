@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 from pointsman.core.engine_model.engine import RequestRefusedError
 from pointsman.core.model.errors import EngineError
@@ -20,6 +23,8 @@ from pointsman.edge.engines.openai_server.stream_output import StreamOutput
 from pointsman.edge.engines.openai_server.whole_output import WholeOutput
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
+
+T = TypeVar("T")
 
 logger = logging.getLogger("pointsman.engines.api")
 
@@ -61,18 +66,20 @@ class ApiRoutes:
         makes = await self.admit(responder)
         if makes is None:
             return
-        body = parse(request.body, ChatBody)
-        spec = self._state.specs.chat(body, request.body, _request_id(request), int(time.time()))
-        await self._generate(spec, responder, makes)
+        with self._serving():
+            body = parse(request.body, ChatBody)
+            make = partial(self._state.specs.chat, body, request.body, _request_id(request), int(time.time()))
+            await self._generate(await self._made(request, make), responder, makes)
 
     async def completions(self, request: IncomingRequest, responder: Responder) -> None:
         """`POST /v1/completions`."""
         makes = await self.admit(responder)
         if makes is None:
             return
-        body = parse(request.body, CompletionBody)
-        spec = self._state.specs.completion(body, _request_id(request), int(time.time()))
-        await self._generate(spec, responder, makes)
+        with self._serving():
+            body = parse(request.body, CompletionBody)
+            make = partial(self._state.specs.completion, body, _request_id(request), int(time.time()))
+            await self._generate(await self._made(request, make), responder, makes)
 
     async def admit(self, responder: Responder) -> OutputMaker | None:
         """How a request for tokens is answered; None when it has been. Raises ApiError while the engine drains."""
@@ -153,16 +160,22 @@ class ApiRoutes:
         state.names.check(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either `prompt` or `messages`.", "prompt")
-        if body.messages is not None:
-            tokens = state.text.chat(body, request.body)
-        else:
-            special = body.add_special_tokens is not False
-            tokens = state.text.encode(body.prompt or "", add_special_tokens=special)
+
+        def tokenized() -> tuple[list[int], list[str] | None]:
+            if body.messages is not None:
+                tokens = state.text.chat(body, request.body)
+            else:
+                special = body.add_special_tokens is not False
+                tokens = state.text.encode(body.prompt or "", add_special_tokens=special)
+            named = body.return_token_strs
+            return tokens, [state.text.token_text(token) for token in tokens] if named else None
+
+        tokens, token_strs = await self._made(request, tokenized)
         answer = {
             "count": len(tokens),
             "max_model_len": state.runner.model.config.max_model_len,
             "tokens": tokens,
-            "token_strs": [state.text.token_text(token) for token in tokens] if body.return_token_strs else None,
+            "token_strs": token_strs,
         }
         send_json(responder, answer)
 
@@ -172,7 +185,7 @@ class ApiRoutes:
         body = parse(request.body, DetokenizeBody)
         state.names.check(body.model)
         try:
-            text = state.text.decode(body.tokens)
+            text = await self._made(request, partial(state.text.decode, body.tokens))
         except ValueError as error:
             raise bad_request(str(error), "tokens") from error
         send_json(responder, {"prompt": text})
@@ -184,10 +197,9 @@ class ApiRoutes:
         responder.send(200, (), b"")
 
     async def _generate(self, spec: GenerationSpec, responder: Responder, makes: OutputMaker) -> None:
-        state, metrics = self._state, self._state.metrics
-        generation = Generation(spec, state.runner, state.text, metrics)
+        state = self._state
+        generation = Generation(spec, state.runner, state.text, state.metrics)
         output = makes(generation, responder)
-        metrics.served += 1
         try:
             try:
                 generation.start(output)
@@ -202,8 +214,21 @@ class ApiRoutes:
         except EngineError as error:
             output.fail(500, str(error))
         finally:
-            metrics.served -= 1
             generation.abort()
+
+    async def _made(self, request: IncomingRequest, make: Callable[[], T]) -> T:
+        """What is made of the text in a body; long ones hold nobody else up."""
+        return await self._state.prompt_work.run(len(request.body), make)
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """A request for tokens, from its body to the end of its answer: engines that stop wait for it."""
+        metrics = self._state.metrics  # others after a restart
+        metrics.served += 1
+        try:
+            yield
+        finally:
+            metrics.served -= 1
 
 
 def _request_id(request: IncomingRequest) -> str | None:

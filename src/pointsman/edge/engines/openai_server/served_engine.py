@@ -13,6 +13,7 @@ from pointsman.edge.engines.openai_server.event_publisher import EventPublisher
 from pointsman.edge.engines.openai_server.json_texts import JsonTexts
 from pointsman.edge.engines.openai_server.metrics import ServerMetrics
 from pointsman.edge.engines.openai_server.names import ServedNames
+from pointsman.edge.engines.openai_server.prompt_work import PromptWork
 from pointsman.edge.engines.openai_server.sampling import Chosen, SampledRequest
 from pointsman.edge.engines.openai_server.spec import SpecMaker
 from pointsman.edge.engines.openai_server.text import ServedText
@@ -62,6 +63,7 @@ class ServedEngine(Protocol):
     text: ServedText
     specs: SpecMaker
     json_texts: JsonTexts
+    prompt_work: PromptWork
     refusing: bool
     """Requests for tokens get 503: the engine is about to stop."""
 

@@ -12,6 +12,7 @@ from pointsman.edge.engines.openai_server.api_routes import VLLM_VERSION
 from pointsman.edge.engines.openai_server.json_texts import JsonTexts
 from pointsman.edge.engines.openai_server.metrics import ServerMetrics, busy_gauge
 from pointsman.edge.engines.openai_server.names import ServedNames
+from pointsman.edge.engines.openai_server.prompt_work import PromptWork
 from pointsman.edge.engines.openai_server.spec import SpecMaker
 from pointsman.edge.engines.openai_server.text import ServedText
 from pointsman.edge.engines.sim.faults import Faults, FaultState
@@ -34,6 +35,7 @@ class SimState:
         self.text: ServedText = SimText(tokenizer)
         self.names = ServedNames(settings.model, settings.loras)
         self.json_texts = JsonTexts()
+        self.prompt_work = PromptWork()  # its tokenizer is Python, which threads make no quicker
         self.faults = FaultState()
         self.unready = False
         """`/health` says 503."""
