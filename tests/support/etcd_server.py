@@ -134,7 +134,10 @@ class EtcdServer:
             self._process = None
 
     def freeze(self) -> None:
+        """Its last thread stands still when this returns."""
+        assert self._process is not None
         self._send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         self._send(signal.SIGCONT)

@@ -13,7 +13,8 @@ import pytest
 import trustme
 
 from pointsman.app.cli.admin_client import call
-from pointsman.core.model.errors import EngineError
+from pointsman.app.cli.admin_trust import AdminTrust
+from pointsman.core.model.errors import ConfigError, EngineError
 
 
 class Document(msgspec.Struct):
@@ -117,8 +118,24 @@ class TestTls:
         with pytest.raises(EngineError, match="it may want a certificate: POINTSMAN_ADMIN_CERTIFICATE"):
             call("GET", url, "/good", Document)
         monkeypatch.setenv("POINTSMAN_ADMIN_CERTIFICATE", str(tmp_path / "none.pem"))
-        with pytest.raises(EngineError, match=r"POINTSMAN_ADMIN_CERTIFICATE: can't use '.*none\.pem': No such file"):
+        with pytest.raises(
+            ConfigError, match=r"POINTSMAN_ADMIN_CERTIFICATE: can't use certificate '.*none\.pem': No such"
+        ):
             call("GET", url, "/good", Document)
+
+    def test_files_that_became_bad_leave_what_was_read_before(self, tmp_path: Path) -> None:
+        ca, file = trustme.CA(), tmp_path / "me.pem"
+        ca.issue_cert("me@here").private_key_and_cert_chain_pem.write_to_path(file)
+        trust = AdminTrust({"POINTSMAN_ADMIN_CERTIFICATE": str(file)})
+        before = trust.context
+        assert trust.files() == [file]
+        file.write_text("half")
+        (fault,) = trust.renew()
+        assert fault.startswith("POINTSMAN_ADMIN_CERTIFICATE: can't use certificate")
+        assert trust.context is before
+        ca.issue_cert("me@here").private_key_and_cert_chain_pem.write_to_path(file)
+        assert trust.renew() == []
+        assert trust.context is not before
 
     def test_http_where_https_is_spoken(self, secure) -> None:
         with pytest.raises(EngineError, match="its URL may begin with https://"):

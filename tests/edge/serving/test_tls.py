@@ -20,7 +20,9 @@ import uvloop
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.prober import Prober
+from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.tls import EngineTls, Tls
+from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving import certificates as certificates_module
 from pointsman.edge.serving.certificates import Certificates
 from pointsman.edge.serving.frontend import Frontend
@@ -226,6 +228,25 @@ class TestCertificates:
             assert trusts.files() == [pki.folder / "own.pem"]
             await prober.remove("a")
         assert trusts.files() == []
+
+    async def test_those_for_etcd_are_watched_too(self, open_front_end, pki: Pki) -> None:
+        certificate, key = pki.issue("us", "us@here")
+        text = f"etcd: {{endpoints: ['https://127.0.0.1:9'], certificate: {certificate}, key: {key}}}\n"
+        text += "discovery: {etcd: true}\nreplicas: {listen: 'tcp://127.0.0.1:0', etcd: true}\n"
+        settings = FrontendSettings.of(load_text(text, "c.yaml", ConfigTree))
+        trusts = settings.etcd_trusts
+        assert len(trusts) == 2
+        frontend = await open_front_end(discovery=settings.discovery, replicas=settings.replicas)
+        before = [trust.context for trust in trusts]
+        Path(key).write_text("half")
+        await frontend.certificates.look()
+        (fault,) = frontend.status().certificate_faults
+        assert fault.startswith(f"etcd: can't use certificate '{certificate}' with key '{key}'")
+        assert [trust.context for trust in trusts] == before
+        pki.issue("us", "us@here")
+        await frontend.certificates.look()
+        assert frontend.status().certificate_faults == []
+        assert not {id(trust.context) for trust in trusts} & {id(context) for context in before}
 
     async def test_the_watch_outlives_what_nobody_expected(self, pki: Pki, monkeypatch, caplog) -> None:
         listen, looks = ListenTls(pki.listening()), 0

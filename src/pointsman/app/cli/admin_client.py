@@ -13,12 +13,12 @@ import aiohttp
 import click
 import msgspec
 
+from pointsman.app.cli.admin_trust import ADMIN_CERTIFICATE_VARIABLE, AdminTrust
 from pointsman.app.cli.siblings import front_ends_with, runtime_folder
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.engines.http import connect_reason
 from pointsman.edge.wire.errors import error_message
-from pointsman.edge.wire.trust import file_reason
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -26,8 +26,6 @@ T = TypeVar("T")
 DEFAULT_ADMIN_URL = f"http://{ControlPlane().admin_host}:{ControlPlane().admin_port}"
 ADMIN_KEY_VARIABLE = "POINTSMAN_ADMIN_KEY"
 """Environment variable with the key of admin ports that want one."""
-ADMIN_CERTIFICATE_VARIABLE = "POINTSMAN_ADMIN_CERTIFICATE"
-"""Environment variable that names the PEM file of a certificate and its key, for admin ports that want one."""
 _LIMIT_S = 10.0
 _WANTS_CERTIFICATE = f"it may want a certificate: {ADMIN_CERTIFICATE_VARIABLE} names the PEM file with one and its key"
 _WANTS_TLS = "its URL may begin with https://"
@@ -104,16 +102,7 @@ def admin_headers(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _ssl(admin_url: str, environ: Mapping[str, str]) -> ssl.SSLContext | bool:
     """By what an admin port with https is checked, and what it is shown."""
-    if not admin_url.startswith("https:"):
-        return True
-    context = ssl.create_default_context()
-    file = environ.get(ADMIN_CERTIFICATE_VARIABLE, "").strip()
-    if file:
-        try:
-            context.load_cert_chain(file)
-        except (OSError, ssl.SSLError) as error:
-            raise EngineError(f"{ADMIN_CERTIFICATE_VARIABLE}: can't use {file!r}: {file_reason(error)}") from None
-    return context
+    return AdminTrust(environ).context if admin_url.startswith("https:") else True
 
 
 def _reason(error: Exception, admin_url: str) -> str:

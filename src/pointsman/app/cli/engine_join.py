@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ import aiohttp
 import click
 
 from pointsman.app.cli.admin_client import ADMIN_KEY_VARIABLE
+from pointsman.app.cli.admin_trust import AdminTrust
 from pointsman.app.cli.signals import Signals
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
@@ -33,6 +34,7 @@ from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.etcd import Etcd
 from pointsman.edge.configuration.loader import load_file
+from pointsman.edge.serving.certificates import Certificates, Renews
 from pointsman.edge.serving.workers.settings import workers_prefix
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -160,7 +162,11 @@ async def serve_joined(
     _warn_of_loopback(advertised, flags.targets)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        joiners = [await _joiner(target, record, flags, session, stack) for target in flags.targets]
+        trusts: list[Renews] = []
+        joiners = [await _joiner(target, record, flags, session, stack, trusts) for target in flags.targets]
+        certificates = Certificates((), *trusts)
+        certificates.start()
+        stack.push_async_callback(certificates.close)
         joining = Joining(engine, record, joiners)
         signals.hurry = joining.hurry
 
@@ -183,13 +189,19 @@ async def _joiner(
     flags: JoinFlags,
     session: aiohttp.ClientSession,
     stack: AsyncExitStack,
+    trusts: list[Renews],
 ) -> Joiner:
+    """Certificates that it needs are added to `trusts`."""
     if isinstance(target, AdminTarget):
         key = os.environ.get(ADMIN_KEY_VARIABLE, "").strip() or None
-        return AdminJoiner(session, target.url, record.name, record.encoded(), flags.ttl_s, key)
+        trust = AdminTrust() if target.url.startswith("https:") else None
+        trusts += [trust] if trust is not None else []
+        shown = None if trust is None else lambda: trust.context
+        return AdminJoiner(session, target.url, record.name, record.encoded(), flags.ttl_s, key, shown)
     access = EtcdAccess.of(flags.etcd, os.environ)
+    trusts += [access.trust] if access.trust is not None else []
     if target.endpoints:
-        access = EtcdAccess(target.endpoints, access.user, access.password, access.ssl_context, access.timeout_s)
+        access = replace(access, endpoints=target.endpoints)
     client = await stack.enter_async_context(EtcdClient(access))
     prefix = workers_prefix(target.fleet or flags.etcd.fleet)
     return EtcdJoiner(client, prefix, record.name, record.encoded(), flags.ttl_s)

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
@@ -16,19 +17,30 @@ from pointsman.edge.configuration.watched_files import Stamp, stamp_of
 from pointsman.edge.serving.metric_families import counter, gauge
 from pointsman.edge.serving.tls import ListenTls
 from pointsman.edge.telemetry import names
-from pointsman.edge.wire.trust import Trusts
 
 LOOK_EVERY_S = 2.0
 
 _log = logging.getLogger("pointsman.serving")
 
 
-class Certificates(Collector):
-    """Of the ports and of engines. A broken file changes nothing, loudly."""
+class Renews(Protocol):
+    """Certificates that other servers are checked by or shown: engines, etcd, admin ports."""
 
-    def __init__(self, ports: Iterable[ListenTls | None], trusts: Trusts) -> None:
+    def files(self) -> list[Path]:
+        """All that are read."""
+        ...
+
+    def renew(self) -> list[str]:
+        """Read them again; what is wrong with some, for which what was read before holds."""
+        ...
+
+
+class Certificates(Collector):
+    """Of the ports and of what is called. A broken file changes nothing, loudly."""
+
+    def __init__(self, ports: Iterable[ListenTls | None], *called: Renews) -> None:
         self._ports = tuple(port for port in ports if port is not None)
-        self._trusts = trusts
+        self._called = called
         self._stamps: dict[Path, Stamp] = {}
         """Of each file, when it was looked at last."""
         self.faults: tuple[str, ...] = ()
@@ -70,7 +82,10 @@ class Certificates(Collector):
             await self._look()
 
     async def _look(self) -> None:
-        files = [*(file for port in self._ports for file in port.files()), *self._trusts.files()]
+        files = [
+            *(file for port in self._ports for file in port.files()),
+            *(file for one in self._called for file in one.files()),
+        ]
         stamps = await asyncio.to_thread(_stamps_of, files) if files else {}
         before, self._stamps = self._stamps, stamps
         if stamps == before:
@@ -86,7 +101,8 @@ class Certificates(Collector):
         self.faults = faults
 
     def _renew(self) -> tuple[str, ...]:
-        return (*self._trusts.renew(), *self._renew_ports())
+        # Several may read the same files.
+        return tuple(dict.fromkeys((*(fault for one in self._called for fault in one.renew()), *self._renew_ports())))
 
     def _renew_ports(self) -> Iterator[str]:
         for port in self._ports:

@@ -119,7 +119,7 @@ class Frontend:
         self.replication = Replication(settings.replicas, self.ledger, self._clock, transport)
         self.bus = self.replication.bus
         self.admin_auth = AdminAuth(settings.admin_key)
-        self.certificates = Certificates((settings.tls, settings.admin_tls), settings.trusts)
+        self.certificates = Certificates((settings.tls, settings.admin_tls), settings.trusts, *settings.etcd_trusts)
         self.tenancy = Tenancy(settings.tenancy, self.ledger, self.bus, self._clock)
         self._ids = RequestIds(settings.seed)
         self._seed = secrets.randbits(63) if settings.seed is None else settings.seed

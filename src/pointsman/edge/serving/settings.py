@@ -15,6 +15,7 @@ from pointsman.core.model.transfer import USUAL_RULES, TransferRules
 from pointsman.core.timing.link_priors import USUAL_PRIORS, LinkPriors
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.trials.arms import By
+from pointsman.edge.cluster.etcd.access import EtcdTrust
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.replicas.settings import ReplicaSettings
 from pointsman.edge.configuration.auth import Auth
@@ -140,6 +141,12 @@ class FrontendSettings:
     """Step times by names of the profiles that sources have."""
     seed: int | None = None
     """Of the policies' random numbers; None: another one each start."""
+
+    @property
+    def etcd_trusts(self) -> tuple[EtcdTrust, ...]:
+        """How etcd is checked, for whatever asks it."""
+        access = (self.discovery.etcd, None if self.replicas.etcd is None else self.replicas.etcd.access)
+        return tuple(one.trust for one in access if one is not None and one.trust is not None)
 
     @classmethod
     def of(

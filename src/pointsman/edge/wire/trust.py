@@ -120,9 +120,8 @@ def load_chain(context: ssl.SSLContext, certificate: str, key: str | None, where
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: can't use certificate {certificate!r} with key {key!r}: {file_reason(error)}"
-        ) from error
+        with_key = "" if key is None else f" with key {key!r}"
+        raise ConfigError(f"{where}: can't use certificate {certificate!r}{with_key}: {file_reason(error)}") from error
 
 
 def _no_password() -> str:

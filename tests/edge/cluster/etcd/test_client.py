@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -201,9 +200,9 @@ async def test_tls(tmp_path: Path) -> None:
     etcd = EtcdServer(tmp_path, tls=(str(cert), str(key)))
     await etcd.start()
     try:
-        trusting = ssl.create_default_context()
-        authority.configure_trust(trusting)
-        async with EtcdClient(EtcdAccess((etcd.url,), ssl_context=trusting)) as client:
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        trusting = Etcd(endpoints=(EtcdUrl.parse(etcd.url),), ca=str(tmp_path / "ca.pem"))
+        async with EtcdClient(EtcdAccess.of(trusting, {})) as client:
             await client.put(b"/k", b"v")
         async with EtcdClient(EtcdAccess((etcd.url,))) as client:
             with pytest.raises(EtcdUnreachableError, match="certificate is not trusted"):
@@ -234,6 +233,20 @@ async def test_certificates_on_both_sides(tmp_path: Path) -> None:
         async with EtcdClient(EtcdAccess.of(section, {})) as client:
             with pytest.raises(EtcdUnreachableError):
                 await client.read(b"/k")
+        access = EtcdAccess.of(shown, {})
+        assert access.trust is not None
+        stranger = trustme.CA().issue_cert("127.0.0.1")
+        async with EtcdClient(access) as client:
+            for issued, right in ((stranger, False), (authority.issue_cert("127.0.0.1"), True)):
+                issued.cert_chain_pems[0].write_to_path(names["client"][0])
+                assert "the key belongs to another certificate" in access.trust.renew()[0]
+                issued.private_key_pem.write_to_path(names["client"][1])
+                assert access.trust.renew() == []
+                if right:
+                    assert [found.value for found in (await client.read(b"/k")).entries] == [b"v"]
+                else:
+                    with pytest.raises(EtcdUnreachableError):
+                        await client.read(b"/k")
     finally:
         await etcd.stop()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
+import trustme
 from aiohttp import web
 
 from pointsman.edge.cluster.join.admin_joiner import AdminJoiner
@@ -21,6 +23,20 @@ class AdminPort:
     asked: list[tuple[str, str, object, str | None]] = field(default_factory=list)
     status: int = 201
     url: str = ""
+    authority: trustme.CA | None = None
+    """With https, of it and of whom it lets in."""
+
+    async def serve(self, runner: web.AppRunner) -> None:
+        context = None
+        if self.authority is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.authority.issue_cert("127.0.0.1").configure_cert(context)
+            self.authority.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        scheme = "http" if context is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
 
     async def answer(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else None
@@ -33,15 +49,13 @@ class AdminPort:
                 await asyncio.sleep(0.005)
 
 
-@pytest.fixture
-async def port() -> AsyncIterator[AdminPort]:
-    made = AdminPort()
+@pytest.fixture(params=[False])
+async def port(request: pytest.FixtureRequest) -> AsyncIterator[AdminPort]:
+    made = AdminPort(authority=trustme.CA() if request.param else None)
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", made.answer)
     runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await made.serve(runner)
     yield made
     await runner.cleanup()
 
@@ -115,3 +129,21 @@ async def test_nobody_is_there(
 ) -> None:
     await joiner(session, f"http://127.0.0.1:{unused_tcp_port}").say(RECORD.encoded())
     assert "Connect call failed" in caplog.text
+
+
+@pytest.mark.parametrize("port", [True], indirect=True)
+async def test_a_certificate_is_shown_as_it_is_at_that_time(
+    port: AdminPort, session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert port.authority is not None
+    context = ssl.create_default_context()
+    port.authority.configure_trust(context)
+    one = AdminJoiner(session, port.url, RECORD.name, RECORD.encoded(), 15, None, lambda: context)
+    await one.say(RECORD.encoded())
+    assert "it may want a certificate: POINTSMAN_ADMIN_CERTIFICATE names" in caplog.text
+    assert port.asked == []
+    context = ssl.create_default_context()
+    port.authority.configure_trust(context)
+    port.authority.issue_cert("engine@here").configure_cert(context)
+    await one.say(RECORD.encoded())
+    assert [asked[0] for asked in port.asked] == ["POST"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -40,7 +41,6 @@ class Gateway:
 
     def __init__(self, access: EtcdAccess) -> None:
         self._access = access
-        self._ssl = True if access.ssl_context is None else access.ssl_context
         self._session: aiohttp.ClientSession | None = None
         self._first = 0
         self._token: str | None = None
@@ -144,7 +144,7 @@ class Gateway:
         try:
             async with asyncio.timeout(self._access.timeout_s):
                 response = await self._connections().post(
-                    endpoint + path, data=data, headers=headers, ssl=self._ssl, allow_redirects=False
+                    endpoint + path, data=data, headers=headers, ssl=self._ssl(), allow_redirects=False
                 )
         except TimeoutError:
             waited = f"etcd {endpoint} did not answer within {self._access.timeout_s:g} s"
@@ -157,6 +157,11 @@ class Gateway:
             async with response:
                 raise _refusal(endpoint, path, response.status, await response.content.read(_MOST_REFUSAL_BYTES))
         return response
+
+    def _ssl(self) -> ssl.SSLContext | bool:
+        """Certificates as they were read last; connections that show others are not used any more."""
+        trust = self._access.trust
+        return True if trust is None else trust.context
 
     def _connections(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import ssl
+from collections.abc import Callable
 from urllib.parse import quote
 
 import aiohttp
@@ -23,12 +26,26 @@ class _Refusal(msgspec.Struct):
 
 
 class AdminJoiner:
-    """Registers at one admin port. `key` is the port's own, where it wants one; the session belongs to the caller."""
+    """Registers at one admin port. The session belongs to the caller.
+
+    Args:
+        key: the port's own, where it wants one.
+        certificates: for ports with https: how they are checked, and what they are shown, from now on; None: by what
+            the system trusts.
+    """
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, name: str, record: bytes, ttl_s: int, key: str | None = None
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        name: str,
+        record: bytes,
+        ttl_s: int,
+        key: str | None = None,
+        certificates: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._session = session
+        self._certificates = certificates
         self._url = url.rstrip("/")
         self._name = name
         self._record = record
@@ -74,11 +91,12 @@ class AdminJoiner:
 
     async def _call(self, method: str, path: str, body: bytes | None) -> str | None:
         """Why it did not work; None: it did."""
+        checked_by = True if self._certificates is None else self._certificates()
         try:
             async with (
                 asyncio.timeout(_LIMIT_S),
                 self._session.request(
-                    method, self._url + path, data=body, headers=self._headers, allow_redirects=False
+                    method, self._url + path, data=body, headers=self._headers, ssl=checked_by, allow_redirects=False
                 ) as answer,
             ):
                 said = await answer.content.read(65_536)
@@ -90,7 +108,15 @@ class AdminJoiner:
                 "authority that signed it"
             )
         except (aiohttp.ClientError, OSError) as error:
-            return str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
+            hung_up = (
+                isinstance(error, aiohttp.ServerDisconnectedError) or getattr(error, "errno", None) == errno.ECONNRESET
+            )
+            if self._url.startswith("https:") and (hung_up or "CERTIFICATE_REQUIRED" in reason):
+                reason += (
+                    "; it may want a certificate: POINTSMAN_ADMIN_CERTIFICATE names the PEM file with one and its key"
+                )
+            return reason
         if answer.status < 300:
             return None
         if answer.status == 404 and method == "POST":
