@@ -18,6 +18,7 @@ from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.node.client import NodeClient, NodeError
 from pointsman.edge.node.documents import ProbeOrder
 from pointsman.edge.node.server import NodeServer
+from support.waiting import eventually
 
 TOKEN = Secret("a-token-for-tests")
 SIZES = (64 << 10,)
@@ -42,8 +43,7 @@ async def test_a_node_says_what_it_is_and_is_asked_to_probe_another_one() -> Non
         answer = await client.probe(url, ProbeOrder(target, ("tcp",), SIZES), 30)
         assert answer.probe.transport == "tcp"
         assert answer.probe.forth[0].size_bytes == answer.probe.back[0].size_bytes == SIZES[0]
-        await asyncio.sleep(0)
-        assert other.probes.served == 1
+        await eventually(lambda: other.probes.served == 1)  # it hears last that the other one hung up
 
 
 async def test_nodes_of_one_host_share_memory() -> None:
@@ -151,16 +151,17 @@ async def test_orders_that_can_not_be_carried_out_are_refused_by_name(body: obje
 
 
 async def test_a_target_that_is_not_there_is_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async with node() as (_, target):
-        pass
-    async with node() as (_, url), NodeClient(TOKEN) as client, aiohttp.ClientSession() as session:
-        with pytest.raises(NodeError, match="can't be reached") as failed:
-            await client.probe(url, ProbeOrder(target), 30)
-        assert failed.value.status == 502
-        assert "can't be reached" in caplog.text
-        headers = {"authorization": f"Bearer {TOKEN.reveal()}"}
-        text = await (await session.get(f"{url}/metrics", headers=headers)).text()
-        assert 'pointsman_node_probes_total{outcome="failed"} 1.0' in text
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        target = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        async with node() as (_, url), NodeClient(TOKEN) as client, aiohttp.ClientSession() as session:
+            with pytest.raises(NodeError, match="can't be reached") as failed:
+                await client.probe(url, ProbeOrder(target), 30)
+            assert failed.value.status == 502
+            assert "can't be reached" in caplog.text
+            headers = {"authorization": f"Bearer {TOKEN.reveal()}"}
+            text = await (await session.get(f"{url}/metrics", headers=headers)).text()
+            assert 'pointsman_node_probes_total{outcome="failed"} 1.0' in text
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

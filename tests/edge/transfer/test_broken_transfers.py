@@ -110,16 +110,21 @@ async def test_a_source_that_breaks_off_each_time_is_given_up_and_what_came_is_r
         assert (block == source.memory.array[source.wanted[place].number]).all()
 
 
-def flips(times: int) -> Change:
-    """One bit in the middle of what is long enough to hold a block: that is in a block's contents, not in a frame."""
-    seen = 0
+def flips(source: Source, times: int) -> Change:
+    """One bit within the contents of the sixth block, in whatever pieces they come, each time they come."""
+    contents = bytes(source.memory.bytes_of(source.wanted[5].number))
+    before, seen = contents[: len(contents) // 2], 0
+    held = b""
 
     def change(number: int, data: bytes) -> bytes:
-        nonlocal seen
-        if len(data) < LAYOUT.block_bytes or seen == times:
+        nonlocal held, seen
+        joined = held + data
+        at = joined.find(before) + len(before) - 1 - len(held)
+        found = before in joined and seen < times
+        held = joined[-(len(before) - 1) :]
+        if not found:
             return data
         seen += 1
-        at = len(data) // 2
         return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
     return change
@@ -127,7 +132,7 @@ def flips(times: int) -> Change:
 
 async def test_a_wrong_checksum_is_asked_for_again() -> None:
     source, target = Source(), Target()
-    async with serving(source) as server, behind(server.port, flips(1), 1 << 16) as port:
+    async with serving(source) as server, behind(server.port, flips(source, 1), 1500) as port:
         report = await client("tcp").read(source.peer(port), source.wanted, target.put)
     assert target.equals(source)
     assert report.repeated == 1
@@ -136,7 +141,7 @@ async def test_a_wrong_checksum_is_asked_for_again() -> None:
 
 async def test_checksums_that_stay_wrong_fail() -> None:
     source, target = Source(), Target()
-    async with serving(source) as server, behind(server.port, flips(99), 1 << 16) as port:
+    async with serving(source) as server, behind(server.port, flips(source, 99), 1500) as port:
         with pytest.raises(TransferError, match="1 blocks of P came 3 times with a wrong checksum") as failed:
             await client("tcp").read(source.peer(port), source.wanted, target.put)
     assert failed.value.failure is Failure.CORRUPT

@@ -133,6 +133,13 @@ class RecordingSink:
         return self
 
 
+def later(server: HttpServer, seconds: float) -> None:
+    """What a server does when it looks at its connections after so much time."""
+    now_s = asyncio.get_running_loop().time() + seconds
+    for connection in tuple(server._connections):
+        connection.check_deadlines(now_s)
+
+
 def running_handlers() -> int:
     """Handler tasks of all servers that have not ended."""
     return sum(task.get_coro().__qualname__ == "ServerConnection._run" for task in asyncio.all_tasks())
@@ -322,6 +329,11 @@ class Clocked:
 @pytest.fixture
 def clocked() -> Clocked:
     return Clocked()
+
+
+@pytest.fixture(scope="session")
+def time_passes() -> Callable[[HttpServer, float], None]:
+    return later
 
 
 @pytest.fixture(scope="session")

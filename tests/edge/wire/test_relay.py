@@ -118,13 +118,13 @@ async def test_client_that_leaves_is_an_abort_upstream(wire, next_request):
     while not relay.sinks:
         await asyncio.sleep(0)
     await before_first_byte.close()
-    await asyncio.wait_for(left.wait(), 1)
+    await asyncio.wait_for(left.wait(), 8)
     left.clear()
     in_the_stream = await wire.client(server.port)
     in_the_stream.send(GET)
     await in_the_stream.head()
     in_the_stream.reset()
-    await asyncio.wait_for(left.wait(), 1)
+    await asyncio.wait_for(left.wait(), 8)
 
 
 async def test_upstream_reset_cuts_only_its_own_stream(wire, next_request):
@@ -199,6 +199,6 @@ async def test_tls_client_that_leaves_cancels_the_handler(wire, authority):
     server = await wire.serve(handler, ssl=server_context)
     client = await wire.client(server.port, ssl=client_context, server_hostname="localhost")
     client.send(GET)
-    await asyncio.wait_for(entered.wait(), 2)
+    await asyncio.wait_for(entered.wait(), 8)
     client.reset()
-    await asyncio.wait_for(cancelled.wait(), 1)
+    await asyncio.wait_for(cancelled.wait(), 8)

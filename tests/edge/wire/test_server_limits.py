@@ -7,6 +7,8 @@ import tracemalloc
 
 import pytest
 
+from support.waiting import eventually
+
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
@@ -83,28 +85,27 @@ async def test_tiny_chunks_take_no_more_memory_than_their_bytes(offline):
     assert held < 2 * 200_000 + 100_000
 
 
-async def test_slow_head_gets_408(wire):
-    server = await wire.serve(answer_ok, head_timeout_s=0.1)
+async def test_slow_head_gets_408(wire, time_passes):
+    server = await wire.serve(answer_ok, head_timeout_s=30)
     client = await wire.client(server.port)
     client.send(GET[:20])
+    await eventually(lambda: any(connection.busy for connection in server._connections))
+    time_passes(server, 29)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.reader.read(1), 0.02)
+    time_passes(server, 31)
     answer = await client.response()
     assert answer.status == 408
     assert "header" in json.loads(answer.body)["error"]["message"]
 
 
-async def test_dripping_head_does_not_extend_its_time(wire):
-    server = await wire.serve(answer_ok, head_timeout_s=0.15)
-    client = await wire.client(server.port)
-
-    async def drip():
-        client.send(b"GET / HTTP/1.1\r\n")
-        while True:
-            client.send(b"X: y\r\n")
-            await asyncio.sleep(0.02)
-
-    dripping = asyncio.ensure_future(drip())
-    assert (await client.response()).status == 408
-    dripping.cancel()
+def test_dripping_head_does_not_extend_its_time(clocked):
+    clocked.connection.data_received(b"GET / HTTP/1.1\r\n")
+    while not clocked.transport.written and clocked.now_s < 1000:
+        clocked.wait_s(1)
+        clocked.connection.data_received(b"X: y\r\n")
+    assert clocked.now_s == pytest.approx(30, abs=2)
+    assert b"408 Request Timeout" in clocked.transport.written[0]
 
 
 async def test_stalled_body_gets_408(wire):
@@ -163,43 +164,46 @@ def test_slow_body_above_the_least_rate_is_waited_for(clocked):
 
 
 async def test_silent_connections_are_closed_without_a_word(wire):
-    server = await wire.serve(answer_ok, head_timeout_s=0.1, keep_alive_timeout_s=0.1)
+    server = await wire.serve(answer_ok, head_timeout_s=0.1)
     client = await wire.client(server.port)
     assert await client.rest() == b""
+    server = await wire.serve(answer_ok, keep_alive_timeout_s=0.1)
     client = await wire.client(server.port)
     client.send(GET)
     assert (await client.response()).status == 200
     assert await client.rest() == b""
 
 
-async def test_no_limit_runs_while_the_handler_works(wire):
+async def test_no_limit_runs_while_the_handler_works(wire, time_passes):
     go = asyncio.Event()
 
     async def handler(request, responder):
         await go.wait()
         responder.send(200, (), b"")
 
-    server = await wire.serve(handler, head_timeout_s=0.08, body_timeout_s=0.08, keep_alive_timeout_s=0.08)
+    server = await wire.serve(handler)
     client = await wire.client(server.port)
     client.send(GET)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(client.reader.read(1), 0.3)
+    await eventually(lambda: server.busy == 1)
+    time_passes(server, 1_000_000)
     go.set()
     assert (await client.response()).status == 200
 
 
-async def test_time_out_of_the_next_request_leaves_the_answer_before_it_alone(wire):
+async def test_time_out_of_the_next_request_leaves_the_answer_before_it_alone(wire, time_passes):
     go = asyncio.Event()
 
     async def handler(request, responder):
         await go.wait()
         responder.send(200, (), b"fine")
 
-    server = await wire.serve(handler, head_timeout_s=0.08)
+    server = await wire.serve(handler)
     client = await wire.client(server.port)
     client.send(GET + GET[:10])
+    await eventually(lambda: any(connection._reader.reading for connection in server._connections))
+    time_passes(server, 31)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(client.reader.read(1), 0.3)
+        await asyncio.wait_for(client.reader.read(1), 0.02)
     go.set()
     assert (await client.response()).body == b"fine"
     assert (await client.response()).status == 408
@@ -217,6 +221,7 @@ async def test_connections_beyond_the_limit_get_503(wire):
     assert answer.headers["connection"] == "close"
     assert await extra.rest() == b""
     await clients[0].close()
+    await eventually(lambda: server.connections == 1)
     again = await wire.client(server.port)
     again.send(GET)
     assert (await again.response()).status == 200
@@ -240,7 +245,7 @@ async def test_client_that_reads_nothing_is_cut_off(wire):
     server = await wire.serve(handler, write_timeout_s=0.1)
     client = await wire.client(server.port, limit=1024)
     client.send(GET)
-    await asyncio.wait_for(cancelled.wait(), 3)
+    await asyncio.wait_for(cancelled.wait(), 8)
     assert paused.is_set()
 
 

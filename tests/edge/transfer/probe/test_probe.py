@@ -49,15 +49,18 @@ async def probed(server: ProbeServer, port: int | None = None, **changes: Any) -
 
 
 @contextlib.asynccontextmanager
-async def throttled(port: int, *, bytes_per_s: float = 1e12, cut_after: int = 1 << 40) -> AsyncIterator[int]:
-    """A proxy that passes on so many bytes a second in each direction, and hangs up after so many."""
+async def throttled(
+    port: int, clock: Clock, *, bytes_per_s: float = 1e12, cut_after: int = 1 << 40
+) -> AsyncIterator[int]:
+    """A proxy that passes on so many bytes a second by that clock, which nothing else moves, and hangs up after so
+    many."""
     passed = 0
     connections: set[asyncio.Task[None]] = set()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal passed
         while data := await reader.read(16 * KIB):
-            await asyncio.sleep(len(data) / bytes_per_s)
+            clock.now_s += len(data) / bytes_per_s
             passed += len(data)
             if passed > cut_after:
                 break
@@ -141,20 +144,23 @@ async def test_a_transport_that_was_asked_for_alone_and_does_not_work_is_an_erro
 
 
 async def test_sizes_that_would_take_too_long_are_cut_to_what_fits() -> None:
-    async with serving() as server, throttled(server.port, bytes_per_s=4e6) as port:
-        found = await probed(server, port, transports=("tcp",), sizes_bytes=(16 * KIB, 64 << 20), size_s=0.05)
+    clock = Clock()
+    async with serving() as server, throttled(server.port, clock, bytes_per_s=4e6) as port:
+        sizes = (16 * KIB, 64 << 20)
+        found = await probed(server, port, transports=("tcp",), sizes_bytes=sizes, size_s=0.05, clock_s=clock)
     first, second = found.forth
     assert first.size_bytes == 16 * KIB
-    assert 32 * KIB <= second.size_bytes < 4 << 20
+    assert 150_000 < second.size_bytes < 200_000
     assert len(found.notes) == 2
     assert "would have taken longer than 0.05 s" in found.notes[0]
 
 
 @pytest.mark.parametrize("after", [100 * KIB, 900 * KIB])
 async def test_what_breaks_off_in_the_middle_gives_what_was_measured_until_then(after: int) -> None:
-    async with serving() as server, throttled(server.port, cut_after=after) as port:
+    clock = Clock()
+    async with serving() as server, throttled(server.port, clock, cut_after=after) as port:
         sizes = (16 * KIB, 8 << 20)
-        found = await probed(server, port, transports=("tcp",), sizes_bytes=sizes)
+        found = await probed(server, port, transports=("tcp",), sizes_bytes=sizes, clock_s=clock)
         assert "broke off" in found.broke
         assert len(found.forth) <= 1
         assert not found.back
@@ -228,12 +234,13 @@ async def test_a_ticket_that_is_shown_too_late_does_not_disturb_who_came_after()
 
 
 async def test_the_smallest_size_is_cut_too_where_it_takes_too_long() -> None:
-    async with serving() as server, throttled(server.port, bytes_per_s=4e6) as port:
-        found = await probed(server, port, transports=("tcp",), sizes_bytes=(256 << 20,), size_s=0.1)
+    clock = Clock()
+    async with serving() as server, throttled(server.port, clock, bytes_per_s=4e6) as port:
+        found = await probed(server, port, transports=("tcp",), sizes_bytes=(256 << 20,), size_s=0.1, clock_s=clock)
     assert not found.broke
     for samples in (found.forth, found.back):
         assert len(samples) == 1
-        assert 32 * KIB < samples[0].size_bytes < 4 << 20
+        assert 300_000 < samples[0].size_bytes < 400_000
     assert any("would have taken longer" in note for note in found.notes)
 
 
