@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from pointsman.core.ledger.events import CanaryResult
-from pointsman.edge.cluster.canary import CanaryTarget, send_canary
+from pointsman.edge.cluster.canary import TOKENS, CanaryTarget, send_canary
+from pointsman.edge.engines.adapter import EngineAdapter
 from pointsman.edge.engines.detect import detect
 from pointsman.edge.engines.http import EngineHttp
+from pointsman.edge.engines.load import LoadReading
 
 pytestmark = pytest.mark.engines
 
@@ -48,11 +50,22 @@ async def test_nothing_of_it_is_cached(vllm, session) -> None:
     adapter, facts = await detect(http)
     target = CanaryTarget.of(http, facts, facts.models, 0)
     assert target is not None
-    before = (await adapter.read_load(http))[0].cached_tokens_total
+    before = await at_rest(adapter, http)
     for _ in range(3):
-        await send_canary(target, 60.0, now_ms)
-    after = (await adapter.read_load(http))[0].cached_tokens_total
-    assert before == after
+        outcome = await send_canary(target, 60.0, now_ms)
+        assert outcome.result is CanaryResult.PASSED, outcome
+    after = await at_rest(adapter, http, generated=(before.generated_tokens_total or 0) + 3 * TOKENS)
+    assert before.cached_tokens_total == after.cached_tokens_total
+
+
+async def at_rest(adapter: EngineAdapter, http: EngineHttp, generated: int = 0) -> LoadReading:
+    """What the engine tells once nobody asks anything of it, and it has counted so many tokens of answers."""
+    async with asyncio.timeout(60.0):
+        while True:
+            (reading,) = await adapter.read_load(http)
+            if not reading.running + reading.waiting and (reading.generated_tokens_total or 0) >= generated:
+                return reading
+            await asyncio.sleep(0.02)
 
 
 @contextlib.contextmanager

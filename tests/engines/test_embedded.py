@@ -113,10 +113,13 @@ def same(answers: list[Answer]) -> None:
 @pytest.mark.parametrize("case", CHATS)
 async def test_chats(both: list[Client], case: str) -> None:
     asked = {"messages": MESSAGES, **GREEDY, **CHATS[case]}
-    same([await client.post("/v1/chat/completions", asked) for client in both])
+    answers = [await client.post("/v1/chat/completions", asked) for client in both]
+    same(answers)
     streams = [(await client.post("/v1/chat/completions", {**asked, "stream": True})).events for client in both]
     assert text_of(streams[1]) == text_of(streams[0])
-    assert len(streams[1]) == len(streams[0]), "an event a token"
+    assert len(streams[1]) == 1 + answers[1].json["usage"]["completion_tokens"], "an event a token, after the role's"
+    # vLLM puts tokens together where whoever sends them gets little time.
+    assert len(streams[0]) <= len(streams[1])
 
 
 @pytest.mark.parametrize("case", TEXTS)

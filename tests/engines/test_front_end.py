@@ -19,9 +19,11 @@ from pointsman.edge.engines.http import EngineHttp
 
 pytestmark = pytest.mark.engines
 
+LIMIT_S = 120.0
 MESSAGES = [{"role": "user", "content": "How long is a piece of string?"}]
 CONFIGURATION = """\
-control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true}}
+control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true,
+  health: {{outliers: false, canary_limit: 60s}}}}
 execution-group:
   nodes:
     - {{name: vllm, url: "{vllm}", gpu_count: 0, api_key_env: KEY_OF_VLLM}}
@@ -52,7 +54,7 @@ def status_of(admin_url: str) -> dict[str, list[dict[str, object]]]:
 
 def wait_for_workers(admin_url: str) -> None:
     """The front end is ready with its first worker; these tests need both."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT_S
     while len([worker for worker in status_of(admin_url)["workers"] if worker["state"] == "ready"]) < 2:
         assert time.monotonic() < deadline, json.dumps(status_of(admin_url)["workers"])
         time.sleep(0.1)
@@ -71,11 +73,19 @@ async def direct(server) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def until_running(adapter: EngineAdapter, http: EngineHttp, wanted: int, limit_s: float) -> None:
-    """An engine counts a request a little after its first token left, and lets go of it a little after its last."""
-    async with asyncio.timeout(limit_s):
+async def until_running(
+    adapter: EngineAdapter, http: EngineHttp, wanted: int, other: asyncio.Task[None] | None = None
+) -> bool:
+    """False where the other one has ended before.
+
+    An engine counts a request a little after its first token left, and lets go of it a little after its last.
+    """
+    async with asyncio.timeout(LIMIT_S):
         while (await adapter.read_load(http))[0].running != wanted:
+            if other is not None and other.done():
+                return False
             await asyncio.sleep(0.02)
+    return other is None or not other.done()
 
 
 def pinned(server) -> dict[str, str]:
@@ -83,7 +93,7 @@ def pinned(server) -> dict[str, str]:
 
 
 def test_status_tells_what_was_found(front_end):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT_S
     while True:
         engines = {engine["name"]: engine for engine in status_of(front_end.admin_url)["engines"]}
         # One probe of a busy engine may be lost; the next one is not.
@@ -115,10 +125,15 @@ async def test_a_stream_has_the_same_text_as_the_engines_own(server, client, dir
         chunks = [chunk async for chunk in stream]
         return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices), len(chunks)
 
-    through, chunks = await text(client, pinned(server))
-    own, _ = await text(direct, {})
+    # How an engine rounds depends on what it has cached and what is in its batch: until it says the same twice.
+    for _ in range(5):
+        before, _ = await text(direct, {})
+        through, chunks = await text(client, pinned(server))
+        after, _ = await text(direct, {})
+        if before == after:
+            break
 
-    assert through == own
+    assert through == after == before
     assert chunks > 2  # engines put tokens together as it suits them, so the number differs from call to call
 
 
@@ -156,19 +171,41 @@ async def test_the_engines_own_error_reaches_the_client(server, client):
     assert "temperature" in str(caught.value)
 
 
-async def test_leaving_a_stream_aborts_at_the_engine_within_a_second(server, client, http):
+async def test_leaving_a_stream_aborts_at_the_engine(server, client, direct, http):
+    """While another one goes on that began before it and is shorter, the one that was left did not end by itself."""
     adapter, _ = await detect(http)
-    stream = await client.chat.completions.create(
-        model="tiny",
-        messages=MESSAGES,
-        max_tokens=3500,
-        stream=True,
-        extra_body={"ignore_eos": True},
-        extra_headers=pinned(server),
-    )
-    await anext(aiter(stream))
-    await until_running(adapter, http, 1, 10.0)
 
-    await stream.close()
+    async def stream(who: openai.AsyncOpenAI, tokens: int, headers: dict[str, str]):
+        return await who.chat.completions.create(
+            model="tiny",
+            messages=MESSAGES,
+            max_tokens=tokens,
+            stream=True,
+            extra_body={"ignore_eos": True},
+            extra_headers=headers,
+        )
 
-    await until_running(adapter, http, 0, 1.0)
+    async def read(other) -> None:
+        async with other:
+            async for _ in other:
+                pass
+
+    async def is_gone_first() -> bool:
+        await until_running(adapter, http, 0)
+        other = asyncio.create_task(read(await stream(direct, 3000, {})))
+        try:
+            left = await stream(client, 3500, pinned(server))
+            await anext(aiter(left))
+            two = await until_running(adapter, http, 2, other)
+            await left.close()
+            # Were it the other one that has ended, that would be heard while the engine is asked some times more.
+            return two and all([await until_running(adapter, http, 1, other) for _ in range(10)])
+        finally:
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+
+    # Where cores are shared a stream can be over before the engine tells of it, or the other one before it is left.
+    for _ in range(8):
+        if await is_gone_first():
+            return
+    pytest.fail("it was never gone before a stream that began earlier and is shorter")

@@ -106,6 +106,7 @@ def vllm_url(
         "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
     }
     server = start_server("vLLM with a template", command, port, log_folder / "vllm-template.log", env)
     try:

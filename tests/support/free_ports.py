@@ -1,27 +1,54 @@
-"""Ports of this host that nobody listens at."""
+"""Ports of this host that nobody listens at.
+
+They lie below those that the system gives away by itself: a server often takes its port long after it was told it, or
+takes it once more after it was killed, and meanwhile no connection of anybody must have got it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
+from collections.abc import Iterator
+
+_FIRST, _END = 18_000, 31_000
+_SHARES = 8
+"""Test processes that run side by side choose from different ones."""
 
 
 def free_port() -> int:
-    """One that the system chooses."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """One that was never given before in this process."""
+    return free_ports(1)
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row, below those that the system gives away by itself."""
-    rng = random.Random(os.getpid())
-    for _ in range(1000):
-        first = rng.randrange(18_000, 31_000)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
+    """The first of `count` free ports in a row, none of which was given before in this process."""
+    row: list[int] = []
+    for port in itertools.islice(_candidates, 2 * (_END - _FIRST)):
+        if not _is_free(port):
+            row.clear()
+            continue
+        if row and port != row[-1] + 1:
+            row.clear()
+        row.append(port)
+        if len(row) == count:
+            return row[0]
     raise AssertionError(f"no {count} free ports in a row")
+
+
+def _walk() -> Iterator[int]:
+    """All of this process's share, round and round, from a place that another session hardly begins at."""
+    size = (_END - _FIRST) // _SHARES
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    first = _FIRST + size * (int(number) % _SHARES)
+    at = random.Random(os.getpid()).randrange(size)
+    while True:
+        yield first + at
+        at = (at + 1) % size
+
+
+_candidates = _walk()
 
 
 def _is_free(port: int) -> bool:
