@@ -127,18 +127,21 @@ def test_an_admin_port_with_a_certificate(start: Callable[..., Any], tmp_path: P
     certificate = authority.issue_cert("127.0.0.1")
     certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    authority.issue_cert("engine@here").private_key_and_cert_chain_pem.write_to_path(tmp_path / "engine.pem")
     (tmp_path / "config.yaml").write_text(
-        "control-plane: {admin_tls: {certificate: server.pem, key: server.pem}}\nauth: {admin_key: secret}\n"
+        "control-plane: {admin_tls: {certificate: server.pem, key: server.pem, client_ca: authority.pem}}\n"
+        "auth: {admin_key: secret}\n"
     )
+    shown = {"SSL_CERT_FILE": "authority.pem", "POINTSMAN_ADMIN_CERTIFICATE": "engine.pem"}
     front_end = start("serve", "--config", "config.yaml", "--wait-for-engines", "--port", "0", "--admin-port", "0")
     admin_url = front_end.line("pointsman serves").split("admin: ")[1].split(";")[0]
     assert admin_url.startswith("https://")
     joining = ("engine", "--kind", "sim", "--model", "m", "--port", "0", "--join", admin_url)
     stranger = start(*joining, "--name", "stranger")
     assert "SSL_CERT_FILE" in stranger.line("its certificate is not trusted")
-    without_key = start(*joining, "--name", "without", SSL_CERT_FILE="authority.pem")
+    without_key = start(*joining, "--name", "without", **shown)
     without_key.line("set POINTSMAN_ADMIN_KEY")
-    friend = start(*joining, "--name", "friend", SSL_CERT_FILE="authority.pem", POINTSMAN_ADMIN_KEY="secret")
+    friend = start(*joining, "--name", "friend", **shown, POINTSMAN_ADMIN_KEY="secret")
     friend.line("registered at https://")
     for process in (stranger, without_key, friend, front_end):
         assert process.stop() == 0

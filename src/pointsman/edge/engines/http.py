@@ -19,7 +19,14 @@ import msgspec
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.wire.masked import forms_of, masked
 from pointsman.edge.wire.shortage import is_own_shortage
-from pointsman.edge.wire.trust import WANTS_A_CERTIFICATE, Trust, certificate_reason, tls_reason
+from pointsman.edge.wire.trust import (
+    ENGINE_ADVICE,
+    WANTS_A_CERTIFICATE,
+    TlsAdvice,
+    Trust,
+    certificate_reason,
+    tls_reason,
+)
 
 T = TypeVar("T")
 
@@ -284,13 +291,13 @@ def _lost_reason(error: Exception, *, secure: bool) -> str:
     return reason
 
 
-def connect_reason(error: aiohttp.ClientConnectorError) -> str:
+def connect_reason(error: aiohttp.ClientConnectorError, advice: TlsAdvice = ENGINE_ADVICE) -> str:
     """Why a connection could not be made, without what aiohttp wraps around the reason."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return certificate_reason(error.certificate_error)
+        return certificate_reason(error.certificate_error, advice)
     cause = error.os_error
     if isinstance(cause, ssl.SSLError):
-        return tls_reason(cause)
+        return tls_reason(cause, advice)
     if isinstance(cause, socket.gaierror) or not cause.errno:
         return _small(cause.strerror or str(cause))
     return _small(os.strerror(cause.errno))

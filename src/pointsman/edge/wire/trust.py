@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.tls import EngineTls
 from pointsman.edge.wire.origin import Origin
 
-WANTS_A_CERTIFICATE = (
-    "it may refuse the certificate that it is shown, or want one: give certificate and key in "
-    "control-plane.engine_tls, or in tls of the engine"
+
+@dataclass(frozen=True, slots=True)
+class TlsAdvice:
+    """What to do about certificates, by who is called."""
+
+    who: str
+    other_name: str
+    authority: str
+    certificate: str
+
+    @property
+    def wants_a_certificate(self) -> str:
+        """Where it hung up, or said no."""
+        return f"it may refuse the certificate that it is shown, or want one: {self.certificate}"
+
+
+ENGINE_ADVICE = TlsAdvice(
+    who="the engine",
+    other_name="give the name that it holds in server_name (control-plane.engine_tls, or tls of the engine in "
+    "execution-group.nodes)",
+    authority="name the PEM file of the authority that signed it (or of the certificate itself, if it is self-signed) "
+    "in control-plane.engine_tls.ca, or in tls.ca of the engine",
+    certificate="give certificate and key in control-plane.engine_tls, or in tls of the engine",
 )
+WANTS_A_CERTIFICATE = ENGINE_ADVICE.wants_a_certificate
 _REFUSALS = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "UNKNOWN_CA")
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _OTHER_NAME = (62, 64)
@@ -139,31 +161,25 @@ def file_reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def certificate_reason(error: Exception) -> str:
-    """Why an engine's certificate is not trusted, and what to do."""
+def certificate_reason(error: Exception, advice: TlsAdvice = ENGINE_ADVICE) -> str:
+    """Why a certificate is not trusted, and what to do."""
     code = getattr(error, "verify_code", 0)
     detail = getattr(error, "verify_message", "") or str(error)
     small = detail[:1].lower() + detail[1:] if detail[1:2].islower() else detail
     if code == _EXPIRED:
-        return "its certificate has expired; give the engine a new one"
+        return f"its certificate has expired; give {advice.who} a new one"
     if code == _NOT_YET_VALID:
         return "its certificate is not valid yet; compare the clocks of both machines"
     if code in _OTHER_NAME:
-        return (
-            f"its certificate is for another name ({small}); give the name that it holds in server_name "
-            "(control-plane.engine_tls, or tls of the engine in execution-group.nodes)"
-        )
-    return (
-        f"its certificate is not trusted ({small}); name the PEM file of the authority that signed it (or of the "
-        "certificate itself, if it is self-signed) in control-plane.engine_tls.ca, or in tls.ca of the engine"
-    )
+        return f"its certificate is for another name ({small}); {advice.other_name}"
+    return f"its certificate is not trusted ({small}); {advice.authority}"
 
 
-def tls_reason(error: ssl.SSLError) -> str:
+def tls_reason(error: ssl.SSLError, advice: TlsAdvice = ENGINE_ADVICE) -> str:
     """Why no TLS connection comes about, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return certificate_reason(error)
+        return certificate_reason(error, advice)
     reason = getattr(error, "reason", None) or str(error)
     if any(word in reason for word in _REFUSALS):
-        return f"{reason}; {WANTS_A_CERTIFICATE}"
+        return f"{reason}; {advice.wants_a_certificate}"
     return f"no TLS connection comes about ({reason}); https:// may be http:// there"

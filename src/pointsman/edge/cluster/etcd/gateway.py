@@ -15,6 +15,7 @@ from pointsman.edge.cluster.etcd.access import EtcdAccess
 from pointsman.edge.cluster.etcd.errors import EtcdRefusedError, EtcdUnreachableError
 from pointsman.edge.cluster.etcd.messages import Refusal, TokenAnswer, decode
 from pointsman.edge.engines.http import connect_reason
+from pointsman.edge.wire.trust import TlsAdvice
 
 T = TypeVar("T")
 
@@ -26,6 +27,12 @@ _NOT_ENABLED = "authentication is not enabled"
 _AUTHENTICATE = "/v3/auth/authenticate"
 _MOST_ANSWER_BYTES = 64 * 2**20
 _MOST_REFUSAL_BYTES = 65_536
+_ADVICE = TlsAdvice(
+    who="etcd",
+    other_name="call it by that name in etcd.endpoints",
+    authority="name the PEM file of the authority that signed it in etcd.ca",
+    certificate="give etcd.certificate and etcd.key",
+)
 
 
 class _TryNextError(Exception):
@@ -150,7 +157,7 @@ class Gateway:
             waited = f"etcd {endpoint} did not answer within {self._access.timeout_s:g} s"
             raise _TryNextError(waited, sent=True) from None
         except aiohttp.ClientConnectorError as error:
-            raise _TryNextError(f"etcd {endpoint}: {connect_reason(error)}", sent=False) from None
+            raise _TryNextError(f"etcd {endpoint}: {connect_reason(error, _ADVICE)}", sent=False) from None
         except (aiohttp.ClientError, OSError) as error:
             raise _TryNextError(f"etcd {endpoint}: {_why(error)}", sent=True) from None
         if response.status != 200:

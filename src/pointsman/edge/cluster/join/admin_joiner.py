@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import ssl
 from collections.abc import Callable
 from urllib.parse import quote
@@ -12,9 +11,17 @@ import aiohttp
 import msgspec
 
 from pointsman.edge.cluster.join.joiner import Trouble
+from pointsman.edge.engines.http import connect_reason
+from pointsman.edge.wire.trust import TlsAdvice
 
 _LIMIT_S = 5.0
 _FIRST_PAUSE_S = 0.5
+_ADVICE = TlsAdvice(
+    who="the front end",
+    other_name="call it by that name in --join",
+    authority="SSL_CERT_FILE may name the PEM file of the authority that signed it",
+    certificate="POINTSMAN_ADMIN_CERTIFICATE names the PEM file with one and its key",
+)
 
 
 class _Said(msgspec.Struct):
@@ -102,21 +109,13 @@ class AdminJoiner:
                 said = await answer.content.read(65_536)
         except TimeoutError:
             return f"no answer within {_LIMIT_S:g} s"
-        except aiohttp.ClientConnectorCertificateError as error:
-            return (
-                f"its certificate is not trusted: {error.certificate_error}; SSL_CERT_FILE may name a file with the "
-                "authority that signed it"
-            )
+        except aiohttp.ClientConnectorError as error:
+            return connect_reason(error, _ADVICE)
         except (aiohttp.ClientError, OSError) as error:
             reason = str(error) or type(error).__name__
-            hung_up = (
-                isinstance(error, aiohttp.ServerDisconnectedError) or getattr(error, "errno", None) == errno.ECONNRESET
-            )
-            if self._url.startswith("https:") and (hung_up or "CERTIFICATE_REQUIRED" in reason):
-                reason += (
-                    "; it may want a certificate: POINTSMAN_ADMIN_CERTIFICATE names the PEM file with one and its key"
-                )
-            return reason
+            if not self._url.startswith("https:"):
+                return reason
+            return f"{reason}; {_ADVICE.wants_a_certificate}"
         if answer.status < 300:
             return None
         if answer.status == 404 and method == "POST":
