@@ -149,6 +149,10 @@ class Fleet:
             while not holds():
                 await asyncio.sleep(0.005)
 
+    def heard(self) -> int:
+        """Events that the front end has so far of the streams that run."""
+        return sum(attempt.events for _, attempt in self.frontend.dispatcher.streams())
+
     async def ask(
         self, path: str, body: Any = None, method: str = "POST", headers: Any = (), admin: bool = False
     ) -> Response:

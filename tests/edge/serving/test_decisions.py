@@ -125,8 +125,9 @@ async def test_a_stream_that_was_cut_short_took_as_long_as_what_came_of_it(fleet
 
     async def three_tokens(incoming: Any, responder: Any) -> None:
         responder.start(200, SSE)
-        for text in ("one", " two", " three"):
+        for number, text in enumerate(("one", " two", " three"), 1):
             responder.write(delta(text))
+            await fleet.until(lambda number=number: fleet.heard() == number)  # type: ignore[misc]
             await asyncio.sleep(0.01)
         written.set()
         await wait.wait()
@@ -136,7 +137,6 @@ async def test_a_stream_that_was_cut_short_took_as_long_as_what_came_of_it(fleet
     await fleet.open()
     asking = asyncio.create_task(fleet.chat([(b"x-request-id", b"mine")]))
     await written.wait()
-    await asyncio.sleep(0.05)
     if client_leaves:
         asking.cancel()
     else:

@@ -196,8 +196,7 @@ class TestTakenAway:
         engine = await fleet.engine("a", answer=hang)
         frontend = await fleet.open(heartbeat_s=60.0)
         asking = asyncio.create_task(fleet.chat())
-        await fleet.until(lambda: engine.running == 1)
-        await asyncio.sleep(0.05)
+        await fleet.until(lambda: engine.running == 1 and fleet.heard() == begun)
         worker = frontend.ledger.snapshot().workers[0].id
         assert frontend.dispatcher.cut(worker, "its grace is over") == 1
         answer = await asking

@@ -179,8 +179,7 @@ async def test_an_error_that_is_the_requests_own_is_the_clients(fleet: Fleet) ->
 async def test_a_worker_that_drains_gives_its_streams_away(fleet: Fleet) -> None:
     frontend = await two(fleet, telling(STORY.events()[:5], cut="hang"), telling(OTHER.events(), cut="all"))
     asking = asyncio.create_task(fleet.chat(**GREEDY))
-    await fleet.until(lambda: any(engine.running for engine in fleet.engines))
-    await asyncio.sleep(0.05)
+    await fleet.until(lambda: fleet.heard() == 5)
     [worker] = [w.id for w in frontend.ledger.snapshot().workers if w.running]
     assert frontend.dispatcher.migrate_from(worker, "its engine drains") == 1
     assert hear((await asking).body) == hear(b"".join(STORY.events()))
@@ -202,8 +201,7 @@ async def test_a_sampled_stream_stays_where_it_is_when_its_worker_drains(fleet: 
 
     frontend = await two(fleet, slow, telling([], cut="all"))
     asking = asyncio.create_task(fleet.chat(stream_options={"include_usage": True}))
-    await fleet.until(lambda: any(engine.running for engine in fleet.engines))
-    await asyncio.sleep(0.05)
+    await fleet.until(lambda: fleet.heard() == 5)
     [worker] = [w.id for w in frontend.ledger.snapshot().workers if w.running]
     assert frontend.dispatcher.migrate_from(worker, "its engine drains") == 0
     go_on.set()
@@ -217,7 +215,7 @@ async def test_a_stopped_process_does_not_keep_its_requests(fleet: Fleet, begun:
     frontend = await two(fleet, first, telling(OTHER.events(), cut="all"))
     asking = asyncio.create_task(fleet.chat(**GREEDY))
     await fleet.until(lambda: any(engine.running for engine in fleet.engines))
-    await asyncio.sleep(0.05)
+    await fleet.until(lambda: fleet.heard() == (5 if begun else 0))
     [worker] = [w.id for w in frontend.ledger.snapshot().workers if w.running]
     frontend.dispatcher.look()
     assert not asking.done()

@@ -55,7 +55,7 @@ async def test_an_engine_comes_and_goes(fleet: Fleet) -> None:
     assert (status, answer["origin"]) == (200, "api")
 
     streams = [asyncio.create_task(fleet.chat()) for _ in range(2)]
-    await fleet.until(lambda: extra.running == 1)
+    await fleet.until(lambda: extra.running == fleet.frontend.ledger.in_flight == 1)
     assert extra.requests[0].header(b"authorization") == b"Bearer secret"
     listed = read((await fleet.ask("/v1/workers", method="GET", admin=True)).body)
     assert [(e["name"], e["origin"], e["requests"]) for e in listed["engines"]] == [
@@ -180,12 +180,13 @@ async def test_engines_of_a_file(fleet: Fleet, tmp_path) -> None:
     a, b = await fleet.engine("a"), await fleet.engine("b")
     file = tmp_path / "engines.yaml"
 
-    def write(*engines) -> None:
+    def put(text: str) -> None:
         new = file.with_suffix(".new")
-        new.write_text(
-            json.dumps([{"url": f"http://127.0.0.1:{e.port}", "name": e.name, "models": ["m"]} for e in engines])
-        )
+        new.write_text(text)
         new.replace(file)
+
+    def write(*engines) -> None:
+        put(json.dumps([{"url": f"http://127.0.0.1:{e.port}", "name": e.name, "models": ["m"]} for e in engines]))
 
     write(a)
     fleet.engines = []
@@ -193,7 +194,7 @@ async def test_engines_of_a_file(fleet: Fleet, tmp_path) -> None:
     await fleet.until(lambda: usable(fleet) == {"a"})
     write(a, b)
     await fleet.until(lambda: usable(fleet) == {"a", "b"})
-    file.write_text("- url: [")
+    put("- url: [")
     place = lambda: fleet.frontend.engines.statuses()[-1]  # noqa: E731
     await fleet.until(lambda: place().state is DiscoveryState.LOST)
     status = read((await fleet.ask("/v1/status", method="GET", admin=True)).body)
