@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pointsman.core.model.kv_shape import HandShake, KvShape
+from pointsman.core.model.migration import Mechanism
 from pointsman.core.model.transfer import TransferMode, TransferRules
 from pointsman.core.model.worker import Role, WorkerSpec
 from pointsman.edge.cluster.members import WorkerSource
@@ -24,9 +25,12 @@ class KvSource(WorkerSource):
     """An engine that is known to pass KV on."""
 
     kv: KvShape = KV
+    replays: bool = False
+    """It is not known to tell token ids: its streams go on by replay."""
 
     def spec(self, facts: EngineFacts, rank: int) -> WorkerSpec:
-        return replace(WorkerSource.spec(self, facts, rank), kv=self.kv)
+        spec = replace(WorkerSource.spec(self, facts, rank), kv=self.kv)
+        return replace(spec, migration=Mechanism.REPLAY) if self.replays else spec
 
 
 @asynccontextmanager
@@ -38,6 +42,7 @@ async def apart(
     *,
     kv: KvShape = KV,
     rules: TransferRules = ALWAYS,
+    replays: bool = False,
     **settings: Any,
 ) -> AsyncIterator[VirtualFleet]:
     """Engines for prompts come first. All requests are split, unless `rules` say otherwise."""
@@ -46,7 +51,7 @@ async def apart(
             await fleet.add_engine(passes_kv=True)
         roles = [Role.PREFILL] * prefills + [Role.DECODE] * decodes
         sources = tuple(
-            KvSource(name=engine.name, url=engine.url, kind="vllm", role=role, kv=kv)
+            KvSource(name=engine.name, url=engine.url, kind="vllm", role=role, kv=kv, replays=replays)
             for engine, role in zip(fleet.engines, roles, strict=True)
         )
         for _ in range(frontends):

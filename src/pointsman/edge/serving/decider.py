@@ -19,7 +19,15 @@ from pointsman.edge.serving.decision_record import DecisionRecorder
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.explain import explanation_header
 from pointsman.edge.serving.legs.legs import Legs
-from pointsman.edge.serving.legs.plans import for_a_whole, for_halves, for_one_worker, for_this_request, legs_of
+from pointsman.edge.serving.legs.plans import (
+    for_a_whole,
+    for_halves,
+    for_one_worker,
+    for_this_request,
+    in_halves,
+    legs_of,
+)
+from pointsman.edge.serving.legs.split import Split
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.telemetry.traffic import Traffic
 
@@ -69,6 +77,7 @@ class Decider:
         halves = self._legs.halves
         if halves:
             view = for_halves(view, halves)
+        apart = view
         if exchange.whole or exchange.responder.started or exchange.pinned_prefill is not None:
             view = for_this_request(view, exchange)
         decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
@@ -86,6 +95,11 @@ class Decider:
             view = for_a_whole(view, halves)
             decision, exchange.ticket = self._policy.decide(request, view, timing, now_ms, chance)
             decision = for_one_worker(decision)
+            if decision.worker is None and exchange.responder.started and in_halves(exchange):
+                found, ticket = self._policy.decide(request, apart, timing, now_ms, chance)
+                split = self._legs.split(exchange, found)
+                if isinstance(split, Split):
+                    view, decision, exchange.ticket, exchange.split = apart, found, ticket, split
         worker = decision.worker
         if worker is not None:
             row = view.workers.index(worker)

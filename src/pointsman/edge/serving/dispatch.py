@@ -163,8 +163,8 @@ class Dispatcher:
 
     def _served_by(self, worker: WorkerId) -> list[Exchange]:
         """Those that wait for KV of that worker, and are answered by another one. Not those whose answer has begun."""
-        waiting = (exchange for exchange in self._running.values() if not exchange.responder.started)
-        return [one for one in waiting if one.split and not one.split.done and one.split.other.worker == worker]
+        split = (one for one in self._running.values() if one.split and one.split.other.worker == worker)
+        return [one for one in split if one.split and not one.split.done and not _begun(one)]
 
     def _cut(self, exchange: Exchange, reason: str) -> None:
         relay = exchange.relay
@@ -217,7 +217,7 @@ class Dispatcher:
         split = exchange.split
         if split is None:
             return await self._sent(exchange, worker, link, None)
-        found = await self.legs.begin(exchange, split, self._body(exchange, link))
+        found = await self.legs.begin(exchange, split, await self._body(exchange, link))
         if isinstance(found, LegRequest):
             failed = await self._sent(exchange, worker, link, found)
             if failed is None or split.done:
@@ -226,6 +226,8 @@ class Dispatcher:
         if found is None:
             return await self._sent(exchange, worker, link, None)
         if isinstance(found, Answered):
+            if exchange.responder.started:
+                return FailedAttempt(found.worker, f"it answered {found.status} to what was to go on", None, None)
             return self._answered_by_leg(exchange, found)
         if isinstance(found, NotMoved):
             self._endings.failed(exchange, 503, found.reason, retry_after_s=1.0, code="transfer_failed")
@@ -279,12 +281,10 @@ class Dispatcher:
             self.legs.succeeded(exchange, exchange.split, relay)
         return self._conclude(exchange, worker, relay)
 
-    def _body(self, exchange: Exchange, link: EngineLink) -> bytes:
-        """What one engine would be sent that answers from the beginning."""
-        migration = exchange.migration
-        return self._with_usage(
-            exchange, link, exchange.incoming.body if migration is None else migration.first(link).body
-        )
+    async def _body(self, exchange: Exchange, link: EngineLink) -> bytes:
+        """What one engine would be sent that answers from the beginning, also where its client has a part of that."""
+        asked = await self._asked(exchange, link)
+        return self._with_usage(exchange, link, exchange.incoming.body if asked is None else asked.body)
 
     @staticmethod
     def _with_usage(exchange: Exchange, link: EngineLink, body: bytes) -> bytes:
@@ -334,6 +334,12 @@ class Dispatcher:
             return None
         reason = f"it answered {relay.status}" if relay.error is None else str(relay.error)
         return FailedAttempt(worker, reason, relay.fault, relay, ending)
+
+
+def _begun(exchange: Exchange) -> bool:
+    """Its answer comes: all of the KV was there."""
+    relay = exchange.relay
+    return isinstance(relay, DecodeRelay) and relay.begun and not relay.done.done()
 
 
 def _never_taken(relay: Relay, lasted_s: float) -> bool:

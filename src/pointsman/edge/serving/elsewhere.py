@@ -12,6 +12,8 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.migration import Mechanism
 from pointsman.core.model.request import Request
+from pointsman.core.model.transfer import TransferMode
+from pointsman.core.model.view import FleetView
 from pointsman.core.model.worker import WorkerId
 from pointsman.core.policies.pairs import some_pair
 from pointsman.edge.serving.answers import reasons
@@ -23,6 +25,7 @@ from pointsman.edge.serving.engine_links import EngineLinks
 from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.failed_attempt import NOT_REACHED, FailedAttempt
 from pointsman.edge.serving.failover import FailoverSettings
+from pointsman.edge.serving.legs.plans import in_halves
 from pointsman.edge.serving.retries import SURVIVED, NoRetry
 from pointsman.edge.telemetry.traffic import Traffic
 
@@ -120,7 +123,19 @@ class Elsewhere:
             if exchange.migration.refusal() is not None:
                 return False
             excluded |= self.unfit(exchange)
-        return bool(self._ledger.view(exchange.request, excluded).eligible.any())
+            split = not exchange.whole and exchange.migration.possible is Mechanism.REPLAY
+        else:
+            split = in_halves(exchange)
+        return self._anybody(self._ledger.view(exchange.request, excluded), split=split)
+
+    def _anybody(self, view: FleetView, *, split: bool) -> bool:
+        """Whether a worker may take it, or, if it may be split, two that serve halves only."""
+        eligible, halves = view.eligible, self._links.halves
+        if halves.isdisjoint(view.workers):
+            return bool(eligible.any())
+        if any(fits and worker not in halves for fits, worker in zip(eligible, view.workers, strict=True)):
+            return True
+        return split and view.transfer.mode is not TransferMode.OFF and some_pair(view)
 
     # ---- before the first byte
 
@@ -182,7 +197,7 @@ class Elsewhere:
             back = now_s - began_s > BACK_AFTER_S
             excluded = self.unfit(exchange) | (set() if back else tried)
             view = self._ledger.view(exchange.rest or exchange.request, excluded)
-            if view.eligible.any():
+            if self._anybody(view, split=in_halves(exchange)):
                 return excluded
             late = exchange.deadline_s is not None and now_s >= exchange.deadline_s
             if late or exchange.cut is not None or now_s >= self._waits_until_s(exchange):

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from pointsman.core.model.kv_shape import HandShake, KvShape
+from pointsman.core.model.transfer import TransferMode, TransferRules
 from pointsman.edge.engines.openai_server.listener import Route
 from pointsman.edge.serving.failover import FailoverSettings
+from pointsman.edge.serving.legs.split import Split
 from pointsman.edge.wire.http1_request import IncomingRequest
 from pointsman.edge.wire.http1_responder import Responder
 from support.virtual.apart import apart
+from support.virtual.engine import VirtualEngine
 from support.virtual.fleet import VirtualFleet
 from support.virtual.loop import VirtualLoop, run_virtual
 from support.virtual.scene import wrong
@@ -53,13 +56,16 @@ class Rooms:
     seen: list[str] = field(default_factory=list)
 
     def install(self, fleet: VirtualFleet) -> None:
-        for number, engine in enumerate(fleet.engines):
-            assert engine.server is not None
-            routes = engine.server._routes
-            usual = routes["POST", "/v1/chat/completions"]
-            routes["POST", "/v1/chat/completions"] = self._wrapped(
-                f"e{number}", usual, is_prefill=number < self.prefills
-            )
+        for number in range(len(fleet.engines)):
+            self.install_at(fleet, number)
+
+    def install_at(self, fleet: VirtualFleet, number: int) -> None:
+        """At an engine that was just started."""
+        engine = fleet.engines[number]
+        assert engine.server is not None
+        routes = engine.server._routes
+        usual = routes["POST", "/v1/chat/completions"]
+        routes["POST", "/v1/chat/completions"] = self._wrapped(f"e{number}", usual, is_prefill=number < self.prefills)
 
     def _wrapped(self, name: str, usual: Route, *, is_prefill: bool) -> Route:
         async def meets(request: IncomingRequest, responder: Responder) -> None:
@@ -117,6 +123,12 @@ def scene(
 
 def fallbacks(fleet: VirtualFleet) -> dict[str, int]:
     return dict(fleet.frontends[0].traffic.transfer_fallbacks)
+
+
+def splits(fleet: VirtualFleet) -> list[Split]:
+    """What requests that run have at second engines."""
+    running = fleet.frontends[0].dispatcher._running.values()
+    return [one.split for one in running if one.split is not None and not one.split.done]
 
 
 async def judged(fleet: VirtualFleet, asked: list[Any]) -> None:
@@ -382,3 +394,145 @@ def test_a_prefill_leg_that_is_answered_after_the_other_engine_died_harms_nobody
         assert fleet.frontends[0].traffic.transfers == {("apart", "moved"): 1}
 
     scene(main, rooms=Rooms(late_s=1.3))
+
+
+# ---- streams of halves that break off after the first byte
+
+
+def answering(fleet: VirtualFleet, prefills: int) -> VirtualEngine:
+    """The engine that answers the only request."""
+    ledger = fleet.frontends[0].ledger
+    return next(e for e in fleet.engines[prefills:] if sum(ledger.at_engine(e.name).values()))
+
+
+def migrations(fleet: VirtualFleet) -> dict[str, int]:
+    return {outcome: count for (_, outcome), count in fleet.frontends[0].traffic.migrations.items()}
+
+
+@pytest.mark.parametrize("mode", [TransferMode.AUTO, TransferMode.ALWAYS])
+def test_a_stream_of_halves_goes_on_at_another_pair(mode: TransferMode) -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await fleet.until(lambda: asked[0][0].tokens > 3)
+        answering(fleet, 1).kill()
+        await judged(fleet, asked)
+        assert len(rooms.rooms) == 2, "its prompt is computed once more"
+        assert migrations(fleet) == {"begun": 1, "finished": 1}
+        assert fallbacks(fleet) == {}
+
+    scene(main, decodes=2, kv=HALVES, replays=True, rules=TransferRules(mode))
+
+
+def test_a_stream_of_halves_waits_for_the_engine_that_broke_off() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await fleet.until(lambda: asked[0][0].tokens > 3)
+        fleet.engines[1].kill()
+        await asyncio.sleep(2.0)
+        await fleet.engines[1].start()
+        rooms.install_at(fleet, 1)
+        await judged(fleet, asked)
+        assert migrations(fleet)["finished"] == 1
+
+    scene(main, kv=HALVES, replays=True)
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_stream_of_halves_whose_prompt_is_not_computed_again(status: int) -> None:
+    """500: by a third engine then. 400: nobody else would, and the client gets an event that says so."""
+
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await fleet.until(lambda: asked[0][0].tokens > 3)
+        rooms.status, rooms.failing = status, int(asked[0][0].header(b"x-pointsman-prefill-worker")[1:2])
+        if status == 400:
+            rooms.failing = None
+        answering(fleet, 2).kill()
+        if status == 500:
+            await judged(fleet, asked)
+            assert migrations(fleet)["finished"] == 1
+        else:
+            answer, task, _ = asked[0]
+            await task
+            assert b"stream_broken" in answer.body
+            assert b"[DONE]" not in answer.body
+            assert answer.status == 200
+        await fleet.until(lambda: not fleet.at_rest(), 5.0)
+
+    scene(main, prefills=2, decodes=2, kv=HALVES, replays=True)
+
+
+def test_a_stream_of_halves_with_which_two_engines_died_is_not_handed_on() -> None:
+    """The second one while it computes the prompt again: the one that answers does not wait for it."""
+
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        answer, task, _ = fleet.chat()
+        await fleet.until(lambda: answer.tokens > 3)
+        rooms.prefill_s = 20.0
+        answering(fleet, 2).kill()
+        await fleet.until(lambda: len(rooms.rooms) == 2)
+        await asyncio.sleep(1.0)
+        now = next(split.other.worker for split in splits(fleet))
+        began_s = fleet.loop.time()
+        fleet.engines[int(now[1:2])].kill()
+        await task
+        assert fleet.loop.time() - began_s < 1.0
+        assert b"it may be what they fail of" in answer.body
+        assert fallbacks(fleet) == {"lost": 1}
+
+    scene(main, prefills=2, decodes=2, kv=HALVES, replays=True)
+
+
+def test_a_stream_of_halves_is_taken_away_from_a_second_engine_for_prompts_that_drains() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await fleet.until(lambda: asked[0][0].tokens > 3)
+        rooms.prefill_s = 20.0
+        answering(fleet, 2).kill()
+        await fleet.until(lambda: len(rooms.rooms) == 2)
+        await asyncio.sleep(1.0)
+        now = next(split.other.worker for split in splits(fleet))
+        fleet.frontends[0].drains.begin(now[:2], "the test says so", 0.0)
+        await judged(fleet, asked)
+        assert fallbacks(fleet) == {"worker_drains": 1}
+
+    scene(main, prefills=2, decodes=2, kv=HALVES, replays=True)
+
+
+def test_a_client_that_leaves_while_its_stream_is_said_again_ends_both() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        answer, task, _ = fleet.chat()
+        await fleet.until(lambda: answer.tokens > 3)
+        rooms.prefill_s = 20.0
+        answering(fleet, 1).kill()
+        await fleet.until(lambda: len(rooms.rooms) == 2)
+        await asyncio.sleep(1.0)
+        rooms.seen.clear()
+        task.cancel()
+        await fleet.until(lambda: len(rooms.seen) == 2 and all("cancelled" in what for what in rooms.seen), 5.0)
+
+    scene(main, decodes=2, kv=HALVES, replays=True)
+
+
+def test_a_drain_takes_no_stream_from_halves_that_nobody_could_go_on_with() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await fleet.until(lambda: asked[0][0].tokens > 3)
+        fleet.frontends[0].drains.begin("e0", "the test says so", 0.0)
+        fleet.frontends[0].drains.begin(answering(fleet, 1).name, "the test says so", 0.0)
+        await judged(fleet, asked)
+        assert migrations(fleet) == {}
+
+    scene(main, decodes=2, kv=HALVES, replays=True)
+
+
+def test_a_stream_of_halves_that_is_drawn_by_chance_ends_with_an_event() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        answer, task, _ = fleet.chat(temperature=1.0)
+        await fleet.until(lambda: answer.tokens > 3)
+        answering(fleet, 1).kill()
+        await task
+        assert b"sampled without a seed" in answer.body
+        assert len(rooms.rooms) == 1
+
+    scene(main, decodes=2, kv=HALVES, replays=True)

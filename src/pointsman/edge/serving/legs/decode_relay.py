@@ -34,7 +34,13 @@ class DecodeRelay(Relay):
     @property
     def begun(self) -> bool:
         """The first token came: all of the KV was there."""
-        return self._begun or self._started
+        # Of a stream that goes on its client has something before that.
+        return self._started or (self._begun and not self.goes_on)
+
+    @property
+    def goes_on(self) -> bool:
+        """The client had the beginning of it from another engine."""
+        return self._before is not None
 
     @property
     def came(self) -> bool:

@@ -288,7 +288,7 @@ class Legs:
     def succeeded(self, exchange: Exchange, split: Split, relay: DecodeRelay) -> None:
         """Its leg began with its answer, and perhaps it is whole: the KV came."""
         split.answer = None
-        if split.fetch_from_ms is not None and relay.first_ms is not None:
+        if split.fetch_from_ms is not None and relay.first_ms is not None and not relay.goes_on:
             split.transfer_ms = max(0.0, relay.first_ms - split.fetch_from_ms)
         told = (split.handover.moved(part) for part in relay.parts())
         moved = split.moved = next((one for one in told if one is not None), None)

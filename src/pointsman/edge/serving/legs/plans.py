@@ -9,6 +9,7 @@ import numpy as np
 
 from pointsman.core.ledger.events import PrefillLeg, PullLeg
 from pointsman.core.model.decision import Decision
+from pointsman.core.model.migration import Mechanism
 from pointsman.core.model.plan import Aggregate, Disaggregate
 from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import STAGE_PREFILL, Column, Exclusion, FleetView
@@ -46,6 +47,14 @@ def for_a_whole(view: FleetView, halves: Set[WorkerId]) -> FleetView:
     rows = np.array([worker in halves for worker in view.workers])
     exclusion[rows & (exclusion == Exclusion.NONE)] = Exclusion.ROLE
     return replace(view, table=table, transfer=replace(view.transfer, mode=TransferMode.OFF))
+
+
+def in_halves(exchange: Exchange) -> bool:
+    """Whether two engines that serve halves only can have it. Of a stream that has begun they say the whole again."""
+    if exchange.whole:
+        return False
+    migration = exchange.migration
+    return not exchange.responder.started or (migration is not None and migration.mechanism is Mechanism.REPLAY)
 
 
 def for_one_worker(decision: Decision) -> Decision:

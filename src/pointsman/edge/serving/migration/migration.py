@@ -151,9 +151,14 @@ class Migration:
 
     def choose(self) -> None:
         """It goes on, by what is possible now."""
+        self.mechanism = self.possible
+        self._kept = len(self._transcript.said.ids) if self.mechanism is Mechanism.TOKEN_IDS else None
+
+    @property
+    def possible(self) -> Mechanism:
+        """By which it would go on now; NONE: it can't."""
         found = self._possible()
-        self.mechanism = found if isinstance(found, Mechanism) else Mechanism.NONE
-        self._kept = len(self._transcript.said.ids) if found is Mechanism.TOKEN_IDS else None
+        return found if isinstance(found, Mechanism) else Mechanism.NONE
 
     def _possible(self) -> Mechanism | str:
         """By which mechanism, or why by none."""
