@@ -128,7 +128,8 @@ FAULTS = [
     (NODE + "    models: [1]", "c.yaml:4: execution-group.nodes[0].models[0]: expected text, not 1"),
     (NODE + "    gpu_count: -1", "expected an integer of at least 0, not -1"),
     (NODE + "    max_batch_size: 0", "expected an integer of at least 1, or none, not 0"),
-    (NODE + "    name: 'a b'", "expected text of letters, digits and"),
+    (NODE + "    name: 'a b'", "expected text of letters, digits and . _ : [ ] -"),
+    ("etcd: {fleet: 'a:b'}", "etcd.fleet: expected text of letters, digits and . _ -"),
     ('routing:\n  policy: "k\\nv"', "c.yaml:2: routing.policy: expected text without line breaks and other control"),
     (
         NODE + '    models: ["m\\0"]',

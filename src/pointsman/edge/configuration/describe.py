@@ -59,6 +59,11 @@ def expected(kind: Any) -> str:
     return ", or ".join(dict.fromkeys(_expected_one(member, meta) for member in union_members(bare)))
 
 
+def _signs(pattern: str) -> str:
+    """That a pattern of the form `^[A-Za-z0-9…]+$` allows besides."""
+    return " ".join(pattern.removeprefix("^[A-Za-z0-9").removesuffix("]+$").replace("\\", ""))
+
+
 def _expected_one(kind: Any, meta: msgspec.Meta) -> str:
     if kind is type(None):
         return "none"
@@ -71,7 +76,7 @@ def _expected_one(kind: Any, meta: msgspec.Meta) -> str:
     if kind is float:
         return f"a number{_range(meta)}"
     if kind is str:
-        return "text" if meta.pattern is None else "text of letters, digits and . _ : - [ ]"
+        return "text" if meta.pattern is None else f"text of letters, digits and {_signs(meta.pattern)}"
     if get_origin(kind) is tuple:
         return f"a list, each item {expected(get_args(kind)[0])}"
     if get_origin(kind) is Mapping:

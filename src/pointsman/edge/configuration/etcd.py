@@ -13,6 +13,7 @@ from pointsman.edge.configuration.engine_url import EngineUrl
 from pointsman.edge.configuration.secret import Secret
 
 FLEET_PATTERN = "^[A-Za-z0-9._-]+$"
+DEFAULT_FLEET = "default"
 
 
 class EtcdUrl(EngineUrl):
@@ -35,9 +36,10 @@ class Etcd(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
             max_length=128,
             pattern=FLEET_PATTERN,
-            description="Name of this fleet: its keys begin with `/pointsman/FLEET/`.",
+            description="Name of this fleet: its keys begin with `/pointsman/FLEET/`. Front ends of another one are "
+            "not heard, with or without etcd.",
         ),
-    ] = "default"
+    ] = DEFAULT_FLEET
     user: Annotated[str | None, Meta(min_length=1, description="User, where etcd wants one.")] = None
     password_env: Annotated[
         str | None, Meta(min_length=1, description="Environment variable that holds the user's password.")

@@ -9,10 +9,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 
 from pointsman.core.model.errors import EngineError
 from pointsman.edge.cluster.replicas import message as wire
+from pointsman.edge.cluster.replicas import zmq_transport
 from pointsman.edge.cluster.replicas.message import Message, ReplicaMessageError, frames_of, message_of
 from pointsman.edge.cluster.replicas.replica_bus import MOST_WAITING_BYTES, ReplicaBus
 from pointsman.edge.cluster.replicas.sibling_folder import SiblingFolder
@@ -145,6 +147,21 @@ class TestOverSockets:
         assert len(lines) == 2  # one each
         assert not any("right" in line or "wrong" in line for line in lines)
 
+    async def test_who_says_nothing_is_not_taken_to_have_another_secret(self, make, monkeypatch) -> None:
+        """A front end that stands still, somebody who looks whether a port is open."""
+        monkeypatch.setattr(zmq_transport, "_HANDSHAKE_MS", 200)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            _, at_one = await make("tcp://127.0.0.1:*", (f"tcp://127.0.0.1:{port}",), secret="s")
+            await eventually(lambda: at_one.refused_lately)
+            assert at_one.refused_lately.startswith(f"who listens at tcp://127.0.0.1:{port} says nothing: it stands")
+            for _ in range(3):
+                socket.create_connection(("127.0.0.1", at_one.port)).close()
+            two, _ = await make("tcp://127.0.0.1:*", place(at_one), secret="s")
+            await eventually(lambda: two.bus.peers)
+        assert at_one.counts.total() == 0
+        assert "says nothing" in at_one.refused_lately
+
     async def test_a_place_that_is_taken(self, make) -> None:
         _, taken = await make("tcp://127.0.0.1:*")
         with pytest.raises(
@@ -197,6 +214,36 @@ class TestMessages:
         with caplog.at_level(logging.WARNING, "pointsman.cluster"):
             run_virtually(work())
         assert len([r for r in caplog.records if "refused" in r.getMessage()]) == 1
+
+    def test_another_fleet_is_not_heard(self, caplog) -> None:
+        """Two fleets with one secret, and a place that one of them gave to the other: workers may have the same names
+        in both, and engines that are registered at one would be there in the other."""
+
+        async def work() -> None:
+            network = ReplicaNetwork(random.Random(1))
+            ours = [Listener((await started(network))[0], b"ours") for _ in range(2)]
+            loop = asyncio.get_running_loop()
+            stranger = ReplicaBus(network.transport(), lambda: loop.time() * 1000, name="tcp://s:1", fleet="other")
+            theirs = Listener(stranger, b"theirs")
+            await stranger.start()
+            stranger.publish("t", b"load")
+            await asyncio.sleep(3.0)
+            for one, other in (ours, ours[::-1]):
+                assert [peer.replica for peer in one.bus.peers] == [other.bus.replica]
+                assert {who for who, _ in one.heard} == {other.bus.replica}
+                assert "tcp://s:1 is of the fleet 'other', this one of 'default'" in one.bus.refused_lately
+                assert one.bus.counts["refused"] > 0
+            assert (stranger.peers, theirs.heard) == ((), [])
+            await stranger.close()
+            assert ours[0].lost == []
+
+        with caplog.at_level(logging.WARNING, "pointsman.cluster"):
+            run_virtually(work())
+        assert caplog.text.count("is of the fleet") == 3, "once each"
+
+    def test_those_that_do_not_name_their_fleet_are_of_the_default_one(self) -> None:
+        plain = msgspec.msgpack.decode(frames_of(Message(replica="r", name="", sequence=1, parts=[]))[2])
+        assert message_of([wire.ALL, wire.VERSION, msgspec.msgpack.encode(plain[:-1])]).fleet == "default"
 
     def test_what_comes_on_a_slower_way_after_a_goodbye(self) -> None:
         """Whoever is named in `peers` and lies in the folder as well is heard twice, not always in order."""

@@ -10,6 +10,7 @@ import msgspec
 
 from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.cluster.replicas.bus import ReplicaId
+from pointsman.edge.configuration.etcd import DEFAULT_FLEET
 
 VERSION = b"pointsman-replicas-1"
 MOST_BYTES = 16 * 2**20
@@ -39,6 +40,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Replicas whose whole state is wanted."""
     bye: bool = False
     """Its last message."""
+    fleet: str = DEFAULT_FLEET
+    """Whose front end it is: names of workers and tenants mean something else in another fleet."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from pointsman.edge.cluster.replicas.bus import Gone, Heard, ReplicaId, Tell
 from pointsman.edge.cluster.replicas.message import Message, ReplicaMessageError, frames_of, message_of
 from pointsman.edge.cluster.replicas.peers import Peer
 from pointsman.edge.cluster.replicas.timing import BusTiming
+from pointsman.edge.configuration.etcd import DEFAULT_FLEET
 
 _log = logging.getLogger("pointsman.cluster")
 
@@ -65,9 +66,11 @@ class ReplicaBus:
         name: str = "",
         timing: BusTiming | None = None,
         replica: ReplicaId | None = None,
+        fleet: str = DEFAULT_FLEET,
     ) -> None:
         self.replica: ReplicaId = replica or secrets.token_hex(6)
         self.name = name
+        self._fleet = fleet
         self._transport = transport
         self._now_ms = now_ms
         self._timing = timing or BusTiming()
@@ -162,9 +165,7 @@ class ReplicaBus:
         self._sequence += 1
         self._sent_ms = self._now_ms()
         asks = [peer.replica for peer in self._peers.values() if peer.wants_whole]
-        self._hand_over(
-            Message(replica=self.replica, name=self.name, sequence=self._sequence, parts=parts, asks=asks, bye=bye)
-        )
+        self._hand_over(self._message(parts, asks=asks, bye=bye))
 
     def _send_whole(self, peer: Peer) -> None:
         now_ms = self._now_ms()
@@ -175,8 +176,25 @@ class ReplicaBus:
             self._send()  # what was told before comes before
         told = ((topic, subscriber.whole()) for topic, subscriber in self._topics.items())
         parts = [(topic, payload) for topic, payload in told if payload is not None]
-        self._hand_over(
-            Message(replica=self.replica, name=self.name, sequence=self._sequence, parts=parts, whole_for=peer.replica)
+        self._hand_over(self._message(parts, whole_for=peer.replica))
+
+    def _message(
+        self,
+        parts: list[tuple[str, bytes]],
+        *,
+        whole_for: ReplicaId = "",
+        asks: Sequence[ReplicaId] = (),
+        bye: bool = False,
+    ) -> Message:
+        return Message(
+            replica=self.replica,
+            name=self.name,
+            sequence=self._sequence,
+            parts=parts,
+            whole_for=whole_for,
+            asks=list(asks),
+            bye=bye,
+            fleet=self._fleet,
         )
 
     def _hand_over(self, message: Message) -> None:
@@ -206,9 +224,14 @@ class ReplicaBus:
         try:
             message = message_of(frames)
         except ReplicaMessageError as error:
-            self.counts["refused"] += 1
-            self._refused = (self._now_ms(), f"a replica's message is refused: {error}")
-            self._say_once("refused", self._refused[1])
+            self._refuse("refused", f"a replica's message is refused: {error}")
+            return
+        if message.fleet != self._fleet:
+            self._refuse(
+                "fleet",
+                f"replica {message.name} is of the fleet {message.fleet[:128]!r}, this one of {self._fleet!r}: it is "
+                "not heard; take it out of replicas.peers, or give both the same name in etcd.fleet",
+            )
             return
         if message.replica == self.replica or self._beat is None or message.whole_for not in ("", self.replica):
             return
@@ -233,6 +256,11 @@ class ReplicaBus:
             self._flush_soon()
         if self.replica in message.asks:
             self._send_whole(peer)
+
+    def _refuse(self, kind: str, why: str) -> None:
+        self.counts["refused"] += 1
+        self._refused = (self._now_ms(), why)
+        self._say_once(kind, why)
 
     def _peer(self, message: Message) -> Peer | None:
         peer = self._peers.get(message.replica)

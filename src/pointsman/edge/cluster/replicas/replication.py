@@ -64,7 +64,7 @@ class Replication:
         """For whoever has something to tell the others."""
         if transport is not None:
             self.bus = self._replicas = ReplicaBus(
-                transport, now_ms, name=_name(settings.listen), timing=settings.timing
+                transport, now_ms, name=_name(settings.listen), timing=settings.timing, fleet=settings.fleet
             )
             self._sync = LedgerSync(ledger, self.bus, now_ms)
             self._loans = PrefixLoans(ledger, self.bus, now_ms, self._complete)

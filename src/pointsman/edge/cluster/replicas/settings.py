@@ -9,7 +9,7 @@ from pathlib import Path
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.etcd.access import EtcdAccess
 from pointsman.edge.cluster.replicas.timing import BusTiming
-from pointsman.edge.configuration.etcd import Etcd
+from pointsman.edge.configuration.etcd import DEFAULT_FLEET, Etcd
 from pointsman.edge.configuration.replicas import Replicas
 from pointsman.edge.configuration.secret import secret_of_environment
 
@@ -34,6 +34,8 @@ class ReplicaSettings:
     folder: Path | None = None
     """Of this user alone, where front ends of one host find each other's sockets."""
     etcd: EtcdPlaces | None = None
+    fleet: str = DEFAULT_FLEET
+    """Front ends of another one are not heard."""
     patient: bool = False
     """A place that is taken is tried again: it is of the front end that this one replaces."""
     timing: BusTiming = field(default_factory=BusTiming)
@@ -55,6 +57,7 @@ class ReplicaSettings:
             peers=tuple(map(str, section.peers)),
             secret=_secret(section, environ),
             etcd=places,
+            fleet=etcd.fleet,
             timing=BusTiming(heartbeat_s=section.heartbeat_interval.s, lost_after_s=section.lost_after.s),
         )
 

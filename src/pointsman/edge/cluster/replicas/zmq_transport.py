@@ -39,6 +39,8 @@ _PING_MS, _PING_LOST_MS = 1_000, 3_000
 """Who only hears never notices that the other side is gone without a word (a host that lost power, a network that was
 cut): it has to ask. What waits for a side that stands still is dropped with its connection."""
 _CONNECT_MS, _HANDSHAKE_MS = 2_000, 5_000
+_HUNG_UP = (errno.EPIPE, errno.ECONNRESET)
+_OURS, _ANOTHERS = "at our port", "at another's port"
 _REFUSED_LATELY_S = 30.0
 _REFUSED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
 _CONTEXT = b"pointsman replicas, keys of the fleet"
@@ -225,7 +227,7 @@ class ZmqTransport:
             socket.curve_publickey, socket.curve_secretkey = public, private
             if kind == zmq.SUB:
                 socket.curve_serverkey = public
-        side = "at our port" if kind == zmq.PUB else "at another's port"
+        side = _OURS if kind == zmq.PUB else _ANOTHERS
         self._monitors.append((socket, socket.get_monitor_socket(_REFUSED), side))
         return socket
 
@@ -265,9 +267,18 @@ class ZmqTransport:
                 told = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 return
+            place = told["endpoint"].decode(errors="replace")
+            if told["event"] == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL and (
+                side == _OURS or told["value"] not in _HUNG_UP
+            ):
+                # At our port: somebody looked whether it is open. At another's: time ran out.
+                if side == _ANOTHERS:
+                    silent = "says nothing: it stands still, or is no pointsman"
+                    self._refused = (time.monotonic(), f"who listens at {place} {silent}")
+                continue
             self.counts[side] += 1
             secret = "one of both has another replicas.secret, or none" if self._keys else "it has a replicas.secret"
-            why = f"a connection {side} ({told['endpoint'].decode(errors='replace')}) is refused: {secret}"
+            why = f"a connection {side} ({place}) is refused: {secret}"
             self._refused = (time.monotonic(), why)
             if self.counts.total() == 1:
                 _log.warning("replicas: %s (said once; counted in pointsman_replica_connections_refused_total)", why)
