@@ -11,6 +11,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 _FIRST, _END = 18_000, 31_000
 _SHARES = 8
@@ -20,6 +21,15 @@ _SHARES = 8
 def free_port() -> int:
     """One that was never given before in this process."""
     return free_ports(1)
+
+
+@contextmanager
+def shut_port() -> Iterator[int]:
+    """One that nobody listens at, and that nobody else gets as long as the context lasts."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        yield port
 
 
 def free_ports(count: int) -> int:

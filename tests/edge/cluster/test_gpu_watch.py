@@ -14,8 +14,10 @@ from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.configuration.metrics_url import MetricsUrl
 from pointsman.edge.engines.http import EngineHttp
+from support.patient_probes import PatientProbes
 from support.waiting import eventually
 
+OFTEN = PatientProbes(interval_s=0.1)
 DCGM = 'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 80\nDCGM_FI_DEV_GPU_UTIL{gpu="1"} 20\n'
 
 
@@ -24,7 +26,7 @@ async def watched(make_engine, vllm_answers):
     """`watched(page, …)`: an engine, its exporter, and the readings that the ledger gets."""
     probers = []
 
-    async def make(page: object, **more):
+    async def make(page: object, timing: ProbeTiming = OFTEN, **more):
         engine = await make_engine(vllm_answers, key="engine's key")
         exporter = await make_engine({"/gpus": page})
         source = WorkerSource(
@@ -35,7 +37,7 @@ async def watched(make_engine, vllm_answers):
             gpus=more.pop("gpus", None),
         )
         events = []
-        prober = Prober(events.append, lambda: 0.0, random.Random(1), timing=ProbeTiming(interval_s=0.1), **more)
+        prober = Prober(events.append, lambda: 0.0, random.Random(1), timing=timing, **more)
         await prober.start([source])
         probers.append(prober)
         return prober, exporter, lambda: [event.use for event in events if isinstance(event, GpuRead)], events
@@ -70,11 +72,11 @@ async def test_a_page_that_fails_is_unknown_and_said_once(watched, caplog) -> No
 
 
 async def test_a_page_that_hangs_holds_up_a_probe_for_its_time_only(watched) -> None:
-    prober, _, uses, events = await watched("hang")
+    prober, _, uses, events = await watched("hang", ProbeTiming(interval_s=0.5))
     await eventually(uses)
     assert uses()[0] is None
     assert "was not answered within" in (prober.statuses()[0].gpu_unknown or "")
-    assert any(type(event).__name__ == "MetricsRead" for event in events)
+    await eventually(lambda: any(type(event).__name__ == "MetricsRead" for event in events))
 
 
 async def test_nobody_asks_where_it_is_switched_off(watched) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncIterator
 
@@ -13,8 +12,9 @@ from pointsman.edge.cluster.kv_feeds import KvFeeds
 from pointsman.edge.cluster.kv_timing import KvTiming
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.prober import Prober
-from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.engines.facts import Capabilities, EngineFacts, KvEventSource
+from support.log_lines import own_lines
+from support.patient_probes import PatientProbes
 
 QUICK = KvTiming(subscribe_s=0.02, silence_s=0.05, first_pause_s=0.01)
 SOURCE = WorkerSource("a", "http://127.0.0.1:1")
@@ -91,14 +91,14 @@ async def test_why_there_is_no_feed_is_told_once(feeds, holder, caplog):
     assert holder.states == [KvFeedState.OFF]
     (status,) = feeds.statuses()
     assert "--kv-events-config" in status.reason
-    assert len(caplog.records) == 1
-    assert caplog.records[0].levelno == logging.WARNING
+    assert len(own_lines(caplog)) == 1
+    assert "WARNING" in caplog.text
 
 
 async def test_an_engine_that_never_sends_any_is_no_reason_to_warn(feeds, holder, caplog):
     feeds.engine_known(SOURCE, EngineFacts("llamacpp", "1", ("m",)), {"a/0"})
     assert holder.states == [KvFeedState.OFF]
-    assert caplog.records == []
+    assert own_lines(caplog) == []
 
 
 async def test_ranks_have_feeds_of_their_own(start_sim, feeds, eventually):
@@ -118,7 +118,7 @@ async def test_the_prober_tells_of_engines_after_the_ledger_knows_them(start_sim
     tell = holder.emit
     holder.emit = lambda event: (heard.append(event), tell(event))  # type: ignore[method-assign]
     feeds._emit = holder.emit
-    timing = ProbeTiming(interval_s=0.05)
+    timing = PatientProbes(interval_s=0.05)
     async with Prober(
         heard.append, lambda: 1000 * loop.time(), random.Random(1), timing=timing, listener=feeds
     ) as prober:

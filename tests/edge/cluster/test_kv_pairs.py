@@ -12,6 +12,7 @@ from pointsman.core.model.worker import Role
 from pointsman.edge.cluster.kv_pairs import KvPairs
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.engines.facts import EngineFacts
+from support.log_lines import own_lines
 
 NIXL = KvShape(HandShake.VLLM_NIXL, block_size_tokens=16)
 
@@ -26,7 +27,7 @@ def test_a_pair_that_fits_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> 
     know(pairs, "p", Role.PREFILL)
     know(pairs, "d", Role.DECODE)
     assert pairs.refused == {}
-    assert not caplog.records
+    assert not own_lines(caplog)
 
 
 def test_one_that_does_not_fit_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -35,9 +36,7 @@ def test_one_that_does_not_fit_is_named_once(caplog: pytest.LogCaptureFixture) -
         know(pairs, "p", Role.PREFILL)
         know(pairs, "d", Role.DECODE, KvShape(HandShake.VLLM_NIXL, block_size_tokens=32))
     assert pairs.refused == {("p", "d"): "block sizes differ: 16 and 32"}
-    assert [record.getMessage() for record in caplog.records] == [
-        "p computes no prompts for d: block sizes differ: 16 and 32"
-    ]
+    assert own_lines(caplog) == ["p computes no prompts for d: block sizes differ: 16 and 32"]
 
 
 @pytest.mark.parametrize(("first", "second", "says"), [(None, NIXL, "the first"), (NIXL, None, "the second")])
@@ -62,7 +61,7 @@ def test_a_restart_that_mends_it_is_told(caplog: pytest.LogCaptureFixture) -> No
     know(pairs, "d", Role.DECODE, None)
     know(pairs, "d", Role.DECODE)
     assert pairs.refused == {}
-    assert caplog.records[-1].getMessage() == "p and d can pass KV on now"
+    assert own_lines(caplog)[-1] == "p and d can pass KV on now"
 
 
 def test_engines_that_compute_everything_or_another_model_are_not_expected_to() -> None:

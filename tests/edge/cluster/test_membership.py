@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.membership import API, CONFIGURATION, ETCD, FILE, Membership
+from support.log_lines import own_lines
 
 
 class Watches:
@@ -132,9 +133,9 @@ async def test_who_is_refused(membership: Membership, watches: Watches, caplog: 
         (ETCD, "a", "configuration names http://h:5 so; choose another name"),
         (ETCD, "y", "x of etcd has this URL too"),
     ]
-    said = len(caplog.records)
+    said = own_lines(caplog)
     membership.offer(ETCD, [source("a", 1), source("x", 9), source("y", 9)])
-    assert len(caplog.records) == said
+    assert own_lines(caplog) == said
     assert membership.refused_total == 3
     membership.offer(CONFIGURATION, [])
     membership.offer(API, [])

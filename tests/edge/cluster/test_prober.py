@@ -18,8 +18,10 @@ from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.wire.trust import Trusts
+from support.free_ports import shut_port
+from support.patient_probes import PatientProbes
 
-QUICK = ProbeTiming(interval_s=0.2, first_retry_s=0.01)
+QUICK = PatientProbes(interval_s=0.2, first_retry_s=0.01)
 
 
 class Events:
@@ -34,7 +36,7 @@ class Events:
         self._more.set()
 
     async def until(self, wanted: Callable[[WorkerEvent], bool], after: int = 0) -> WorkerEvent:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(8):
             while True:
                 found = next((event for event in self.seen[after:] if wanted(event)), None)
                 if found is not None:
@@ -55,19 +57,20 @@ async def prober_of() -> AsyncIterator[Callable[..., Prober]]:
         yield make
 
 
-async def test_a_dead_engine_does_not_hold_up_the_others(make_engine, prober_of, vllm_answers, unused_tcp_port):
+async def test_a_dead_engine_does_not_hold_up_the_others(make_engine, prober_of, vllm_answers):
     engine, hung = await make_engine(vllm_answers), await make_engine({"/version": "hang"})
     events = Events()
     prober = await prober_of(events.emit, timing=ProbeTiming(interval_s=30.0))
 
-    await prober.start(
-        [
-            WorkerSource("dead", f"http://127.0.0.1:{unused_tcp_port}"),
-            WorkerSource("hung", hung.url),
-            WorkerSource("good", engine.url),
-        ]
-    )
-    health = await events.until(lambda event: isinstance(event, HealthRead))
+    with shut_port() as port:
+        await prober.start(
+            [
+                WorkerSource("dead", f"http://127.0.0.1:{port}"),
+                WorkerSource("hung", hung.url),
+                WorkerSource("good", engine.url),
+            ]
+        )
+        health = await events.until(lambda event: isinstance(event, HealthRead))
 
     assert (health.worker, health.ready) == ("good/0", True)
     states = {status.name: status.state for status in prober.statuses()}

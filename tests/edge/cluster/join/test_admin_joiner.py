@@ -14,6 +14,8 @@ from aiohttp import web
 
 from pointsman.edge.cluster.join.admin_joiner import AdminJoiner
 from pointsman.edge.cluster.join.joining import JoinRecord
+from support.free_ports import shut_port
+from support.log_lines import own_lines
 
 RECORD = JoinRecord("a:1", "http://a:1", {})
 
@@ -118,16 +120,15 @@ async def test_refused(
     one = joiner(session, port.url)
     await one.say(RECORD.encoded())
     await one.say(RECORD.encoded())
-    assert [record.getMessage() for record in caplog.records] == [f"not registered at {port.url}: {said}"]
+    assert own_lines(caplog) == [f"not registered at {port.url}: {said}"]
     port.status = 200
     await one.say(RECORD.encoded())
-    assert caplog.records[-1].getMessage() == f"registered at {port.url}"
+    assert own_lines(caplog)[-1] == f"registered at {port.url}"
 
 
-async def test_nobody_is_there(
-    session: aiohttp.ClientSession, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    await joiner(session, f"http://127.0.0.1:{unused_tcp_port}").say(RECORD.encoded())
+async def test_nobody_is_there(session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture) -> None:
+    with shut_port() as shut:
+        await joiner(session, f"http://127.0.0.1:{shut}").say(RECORD.encoded())
     assert "connection refused" in caplog.text
 
 

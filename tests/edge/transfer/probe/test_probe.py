@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -276,6 +277,8 @@ async def test_who_is_silent_is_not_waited_for_for_ever(monkeypatch: pytest.Monk
 async def test_a_read_of_shared_memory_that_is_given_up_ends_before_the_memory_goes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gc.collect()
+    caplog.clear()  # of what other tests have left behind
     one, other = ProbeMemory("shm"), ProbeMemory("shm")
     reader = one.reader(other.share, None)
     copied = 0
