@@ -72,6 +72,8 @@ class DecisionRecord:
     """What came of KV that was to be moved."""
     predicted_alone_ms: float | None = None
     """Time to the first token that was predicted of the best worker without it, where KV was to be moved."""
+    rest: Request | None = None
+    """What was left of it when it was decided, where its stream went on from what another worker had generated."""
 
     def conclude(self) -> None:
         """Once it has ended: what it is searched by, and its size. A few microseconds."""
@@ -175,8 +177,9 @@ class DecisionRecord:
         if usage is not None:
             if usage.prompt_tokens is not None:
                 row.prompt_tokens, row.prompt_from = usage.prompt_tokens, "engine"
-                if usage.prompt_tokens != request.prompt_tokens:
-                    row.prompt_expected = request.prompt_tokens
+                expected = (self.rest or request).prompt_tokens
+                if usage.prompt_tokens != expected:
+                    row.prompt_expected = expected
             if usage.completion_tokens is not None:
                 row.output_tokens = usage.completion_tokens
             row.cached_reported = usage.cached_tokens
@@ -211,7 +214,8 @@ class DecisionRecord:
         """All that the policy was given; empty where nothing was decided."""
         if self.decision is None or self.times is None:
             return ""
-        return pack_state(self.request, self.decision, self.times, self.decision.at_ms, self.seed, self.links)
+        request = self.rest or self.request
+        return pack_state(request, self.decision, self.times, self.decision.at_ms, self.seed, self.links)
 
     def _after(self, at_ms: float | None) -> float | None:
         return None if at_ms is None else round(at_ms - self.request.arrival_ms, 3)

@@ -46,7 +46,7 @@ class DecisionRecorder:
         if record is None:
             record = exchange.record = self._new(exchange)
             self._ring.begin(record)
-        record.decision = decision
+        record.decision, record.rest = decision, exchange.rest
         record.times = timing.rows(decision.view.workers)
         record.links, record.legs = timing.links, None
         record.dispatched_ms = exchange.dispatched_ms

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from pointsman.core.policies.cost.cost import Cost
+from pointsman.edge.decisions.state import unpack_state
 from support.sim_fleet import SimFleet, same_time
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -66,6 +68,23 @@ async def test_usage_is_the_whole_answers(sims: SimFleet) -> None:
     totals = frontend.ledger.snapshot().totals
     assert (totals.finished, totals.output_tokens, totals.prompt_tokens) == (1, 20, usage["prompt_tokens"])
     assert frontend.traffic.missing_usage == 0
+
+
+async def test_what_went_on_elsewhere_is_decided_again_as_it_was(sims: SimFleet) -> None:
+    """The second decision went by the prompt and what had been generated, so that is what is recorded with it."""
+    path, body = BODIES["chat_usage"]
+    frontend = await sims.open()
+    await sims.fault(0, 1, reset_after_tokens=5, requests=1)
+    await sims.ask(path, body)
+    [record] = [record for record in frontend.decisions if record.migrations]
+    row = record.row(state=True)
+    recorded = unpack_state(row.state)
+    generated = 5 * row.migrations
+    assert recorded.request.prompt_tokens == row.prompt_expected == row.prompt_tokens + generated
+    assert recorded.request.max_output_tokens == 20 - generated
+    again = recorded.decide(Cost())
+    assert again.worker == row.worker
+    assert again.scores.tolist() == record.decision.scores.tolist()
 
 
 async def test_several_times(sims: SimFleet) -> None:
