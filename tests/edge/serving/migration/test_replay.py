@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from pointsman.core.ledger.events import HealthRead
+from pointsman.core.ledger.events import HealthRead, WorkerDraining
+from pointsman.core.model.worker import worker_id
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.serving.failover import FailoverSettings, RouteFailoverSettings
 from pointsman.edge.serving.timeouts import Timeouts
@@ -231,7 +232,12 @@ async def test_a_stopped_process_does_not_keep_its_requests(fleet: Fleet, begun:
 
 
 async def test_a_stream_waits_for_a_worker_and_then_says_why_there_is_none(fleet: Fleet) -> None:
-    await fleet.engine("only", answer=telling(STORY.events()[:5]))
+    async def leaves(incoming, responder) -> None:
+        # It gets nothing more, however long the wait turns out to be.
+        frontend.emit(WorkerDraining(worker_id("only"), 0.0, "test"))
+        await telling(STORY.events()[:5])(incoming, responder)
+
+    await fleet.engine("only", answer=leaves)
     frontend = await fleet.open(heartbeat_s=60.0, failover=FailoverSettings(migration_wait_s=0.3))
     heard = hear((await fleet.chat(**GREEDY)).body)
     assert "no worker could go on with it" in heard.errors[0]

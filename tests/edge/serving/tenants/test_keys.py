@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -183,14 +182,19 @@ async def test_the_engine_sees_no_secret_of_a_client(fleet: Fleet, keys_file: Pa
     assert ONE.encode() not in b"".join(name + value for name, value in seen.headers) + seen.target
 
 
+def put(file: Path, text: str) -> None:
+    """At once: the front end looks at it all the time."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 class TestReload:
     async def test_a_changed_file_is_in_force_without_a_restart(self, fleet: Fleet, keys_file: Path) -> None:
         frontend = await open_with_keys(fleet, keys_file)
         watch = frontend.tenancy.watch
         assert watch is not None
-        new = keys_file.with_suffix(".new")
-        new.write_text(keys_text(c1=("cyan", "key-of-cyan")))
-        os.replace(new, keys_file)
+        put(keys_file, keys_text(c1=("cyan", "key-of-cyan")))
         await watch.look()
         assert (await fleet.chat(headers=bearer("key-of-cyan"))).status == 200
         assert (await fleet.chat(headers=bearer(ONE))).status == 401
@@ -211,9 +215,9 @@ class TestReload:
         frontend = await open_with_keys(fleet, keys_file)
         watch = frontend.tenancy.watch
         assert watch is not None
-        keys_file.unlink() if text is None else keys_file.write_text(text)
-        for _ in range(3):
-            await watch.look()
+        keys_file.unlink() if text is None else put(keys_file, text)
+        await asyncio.gather(*(watch.look() for _ in range(3)))
+        await watch.look()
         assert (await fleet.chat(headers=bearer(ONE))).status == 200
         said = [r.getMessage() for r in caplog.records if "the keys read before stay in force" in r.getMessage()]
         assert len(said) == 1
@@ -226,7 +230,7 @@ class TestReload:
         assert report is not None
         assert report.keys is not None
         assert str(keys_file) in (report.keys.fault or "")
-        keys_file.write_text(keys_text())
+        put(keys_file, keys_text())
         await watch.look()
         assert watch.fault is None
 

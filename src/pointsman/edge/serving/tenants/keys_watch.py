@@ -33,6 +33,7 @@ class KeysWatch:
         """What is wrong with the file as it is now; the keys read before hold."""
         self.read_at_s = time.time()
         """When the keys that hold were read, seconds since 1970."""
+        self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -53,13 +54,15 @@ class KeysWatch:
 
     async def look(self) -> None:
         """Read the file if it changed. Never raises ConfigError: see `fault`."""
-        stamp = await asyncio.to_thread(stamp_of, (self.path,))
-        if stamp == self._stamp:
-            return
-        with suppress(ConfigError):
-            keys, stamp = await self._read()
-            if await asyncio.to_thread(stamp_of, (self.path,)) == stamp:  # else it is being written: see the next look
-                self._take(keys)
+        async with self._turn:  # else two would read the same change, and count it twice
+            stamp = await asyncio.to_thread(stamp_of, (self.path,))
+            if stamp == self._stamp:
+                return
+            with suppress(ConfigError):
+                keys, stamp = await self._read()
+                # Else it is being written: see the next look.
+                if await asyncio.to_thread(stamp_of, (self.path,)) == stamp:
+                    self._take(keys)
 
     async def read(self) -> KeysFile:
         """What is in the file now; it is not taken by this. Raises ConfigError, which `fault` then tells, too."""
