@@ -77,6 +77,22 @@ def test_nothing_that_came_means_that_all_is_computed(make_engine: MakeEngine, r
     assert sequence.state is SequenceState.FINISHED
 
 
+def test_blocks_that_were_reserved_stay_so_while_the_rest_is_computed_in_chunks(
+    make_engine: MakeEngine, run: Run
+) -> None:
+    engine = make_engine(num_blocks=5, max_model_len=20, max_batched_tokens=4, max_num_seqs=4)
+    sequence = reserved(engine, answer=2)
+    engine.fetched(sequence, 5)
+    blocks = []
+    while not sequence.generated:
+        assert engine.begin_step(0.0) is not None
+        blocks.append((sequence.blocks, engine.kv_use))
+        engine.finish_step(0.0)
+    assert blocks == [(5, 1.0)] * 4
+    run(engine)
+    assert (sequence.generated, sequence.preemptions, engine.kv_use) == (2, 0, 0)
+
+
 def test_blocks_of_the_cache_count_as_there(make_engine: MakeEngine, run: Run) -> None:
     engine = make_engine()
     engine.add(EngineRequest("before", PROMPT[:9], 1))
@@ -106,13 +122,6 @@ def test_an_abort_while_blocks_are_reserved_frees_them(make_engine: MakeEngine, 
     assert engine.kv_use == 0
     assert engine.idle
     assert engine.begin_step(1.0) is None
-
-
-def test_contents_need_their_first_token_before_they_can_go_on_with_the_second(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    reserved(engine)
-    with pytest.raises(RuntimeError, match="call fetched instead"):
-        engine.arrived("a")
 
 
 def test_of_several_answers_one_holds_the_prompt(make_engine: MakeEngine, run: Run) -> None:

@@ -36,14 +36,14 @@ class StageStory(RuleBasedStateMachine):
         self.engine = EngineModel(config)
         self.now_ms = self.end_ms = 0.0
         self.added: list[Sequence] = []
-        self.moving: list[str] = []
+        self.moving: list[Sequence] = []
         self.held: list[Sequence] = []
         self.known: dict[str, set[int]] = {"GPU": set(), "CPU": set()}
 
     @rule(
         family=st.integers(0, 1),
         prompt=st.integers(1, CONTEXT - 2),
-        output=st.integers(2, 30),
+        output=st.integers(1, 30),
         stage=st.sampled_from(Stage),
         hashed=st.booleans(),
         answer=st.booleans(),
@@ -64,10 +64,12 @@ class StageStory(RuleBasedStateMachine):
         self.held = [sequence for sequence in self.held if sequence.request.id != key]
 
     @precondition(lambda self: self.moving)
-    @rule()
-    def arrive(self) -> None:
+    @rule(share=st.floats(0, 1))
+    def arrive(self, share: float) -> None:
         self.cut()
-        self.engine.arrived(self.moving.pop(0))
+        sequence = self.moving.pop(0)
+        there, most = sequence.computed, sequence.prompt_length - 1
+        self.engine.fetched(sequence, there + int(share * (most - there)))
 
     @precondition(lambda self: self.held)
     @rule()
@@ -82,7 +84,7 @@ class StageStory(RuleBasedStateMachine):
         for sequence in self.engine.take_reserved():
             assert sequence.transfer_tokens is not None
             assert sequence.transfer_tokens + (sequence.cached_tokens or 0) == sequence.prompt_length
-            self.moving.append(sequence.request.id)
+            self.moving.append(sequence)
         self.end_ms = self.now_ms if step is None else self.now_ms + step.duration_ms
 
     @precondition(lambda self: self.engine.in_step)
@@ -161,7 +163,8 @@ class StageStory(RuleBasedStateMachine):
             if self.engine.in_step:
                 self.finish()
             while self.moving:
-                self.engine.arrived(self.moving.pop())
+                sequence = self.moving.pop()
+                self.engine.fetched(sequence, sequence.computed)
             while self.held:
                 self.engine.release_held(self.held.pop().request.id)
             self.begin(1000)

@@ -52,7 +52,7 @@ def test_an_abort_frees_what_is_held(make_engine: MakeEngine, run: Run) -> None:
     assert (engine.counters.finished, engine.counters.aborted) == (1, 0)
 
 
-def test_a_decode_waits_for_its_kv_and_goes_on_with_the_second_token(make_engine: MakeEngine, run: Run) -> None:
+def test_a_decode_waits_for_its_kv_and_computes_the_last_token_of_its_prompt(make_engine: MakeEngine, run: Run) -> None:
     engine = make_engine()
     (sequence,) = engine.add(decode("a", 18, 5))
     assert engine.take_reserved() == []
@@ -65,23 +65,23 @@ def test_a_decode_waits_for_its_kv_and_goes_on_with_the_second_token(make_engine
     assert engine.cached_hashes() == engine.take_events() == []
     assert engine.idle
 
-    assert engine.arrived("a")
-    assert not engine.arrived("a")
+    assert engine.fetched(sequence, 17)
+    assert not engine.fetched(sequence, 17)
     assert not engine.idle
     step = engine.begin_step(40.0)
     assert step is not None
-    assert (step.batch.decodes, step.batch.context_tokens, step.batch.prefill_tokens) == (1, 19, 0)
+    assert (step.batch.decodes, step.batch.prefill_tokens) == (0, 1)
     first = engine.finish_step(50.0)
     (stored,) = first.events
     assert isinstance(stored, BlockStored)
     assert stored.block_hashes == hashes(100, 4)
-    assert (first.first, first.decodes, sequence.generated) == ([], 1, 2)
+    assert (first.first, sequence.generated) == ([sequence], 1)
     results = run(engine)
     assert [result.finished for result in results][-1] == [sequence]
     assert sequence.generated == 5
     counters = engine.counters
-    assert (counters.prompt_tokens_transferred, counters.prompt_tokens_computed) == (18, 0)
-    assert counters.generated_tokens == 4
+    assert (counters.prompt_tokens_transferred, counters.prompt_tokens_computed) == (17, 1)
+    assert counters.generated_tokens == 5
     assert engine.kv_use == 0
 
 
@@ -92,9 +92,9 @@ def test_what_is_cached_need_not_be_moved(make_engine: MakeEngine, run: Run) -> 
     (sequence,) = engine.add(decode("a", 18, 5))
     engine.begin_step(0)
     assert (sequence.transfer_tokens, sequence.cached_tokens) == (6, 12)
-    engine.arrived("a")
+    engine.fetched(sequence, 17)
     run(engine)
-    assert engine.counters.prompt_tokens_cached == 12
+    assert (engine.counters.prompt_tokens_cached, engine.counters.prompt_tokens_transferred) == (12, 5)
     assert sorted(engine.cached_hashes()) == list(hashes(100, 4))
 
 
@@ -113,21 +113,21 @@ def test_a_decode_that_finds_no_blocks_waits_for_them(make_engine: MakeEngine) -
 
 def test_one_that_is_gone_before_anybody_asked_is_not_reserved(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.add(decode("a", 18, 5))
+    (sequence,) = engine.add(decode("a", 18, 5))
     engine.begin_step(0)
     assert engine.abort("a")
     assert engine.take_reserved() == []
-    assert not engine.arrived("a")
+    assert not engine.fetched(sequence, 17)
     assert (engine.kv_use, engine.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize("arrived", [False, True])
 def test_an_abort_while_kv_is_on_its_way_frees_its_blocks(make_engine: MakeEngine, arrived: bool) -> None:
     engine = make_engine()
-    engine.add(decode("a", 18, 5))
+    (sequence,) = engine.add(decode("a", 18, 5))
     engine.begin_step(0)
     if arrived:
-        engine.arrived("a")
+        engine.fetched(sequence, 17)
     assert engine.abort("a")
     assert (engine.kv_use, engine.waiting, engine.running) == (0, 0, 0)
     assert engine.begin_step(1) is None
@@ -136,13 +136,13 @@ def test_an_abort_while_kv_is_on_its_way_frees_its_blocks(make_engine: MakeEngin
 
 def test_kv_on_its_way_keeps_a_place(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_seqs=2)
-    engine.add(decode("a", 8, 5))
+    (sequence,) = engine.add(decode("a", 8, 5))
     engine.add(LengthRequest("b", 8, 50))
     engine.add(LengthRequest("c", 8, 50))
     engine.begin_step(0)
     assert (engine.running, engine.waiting) == (1, 2)
     engine.finish_step(1)
-    engine.arrived("a")
+    engine.fetched(sequence, 7)
     engine.begin_step(1)
     assert (engine.running, engine.waiting) == (2, 1)
 
@@ -154,15 +154,15 @@ def test_a_preempted_decode_is_computed_anew_where_it_is(make_engine: MakeEngine
     engine.finish_step(1)
     (sequence,) = engine.add(decode("a", 18, 20))
     engine.begin_step(1)
-    engine.arrived("a")
+    engine.fetched(sequence, 17)
     engine.finish_step(2)
     results = run(engine)
     assert sequence.preemptions >= 1
     assert sequence.generated == 20
-    assert [s for result in results for s in result.first] == []
+    assert [s for result in results for s in result.first] == [sequence]
     assert [s for result in results for s, _ in result.resumed] == [sequence] * sequence.preemptions
-    assert engine.counters.prompt_tokens_computed == 16
-    assert engine.counters.generated_tokens == 20 + 19
+    assert engine.counters.prompt_tokens_computed == 16 + 1
+    assert engine.counters.generated_tokens == 20 + 20
 
 
 def test_whoever_waits_for_held_blocks_is_served_once_they_are_free(make_engine: MakeEngine, run: Run) -> None:
@@ -180,16 +180,15 @@ def test_both_stages_take_the_decoding_time_of_the_whole(make_engine: MakeEngine
     """Without anybody else the tokens after the first take as long as on one engine."""
 
     def decoding_ms(engine: EngineModel, request: LengthRequest, *, moved: bool) -> float:
-        engine.add(request)
+        (sequence,) = engine.add(request)
+        engine.begin_step(0)
         if moved:
+            engine.fetched(sequence, request.prompt_tokens - 1)
             engine.begin_step(0)
-            engine.arrived(request.id)
-        else:
-            engine.begin_step(0)
-            engine.finish_step(0)
+        engine.finish_step(0)
         step = engine.begin_step(0, 10**9)
         assert step is not None
-        (sequence,) = engine.finish_step(step.duration_ms).finished
+        assert engine.finish_step(step.duration_ms).finished == [sequence]
         assert sequence.generated == request.output_tokens
         return step.duration_ms
 
@@ -203,9 +202,7 @@ def test_both_stages_take_the_decoding_time_of_the_whole(make_engine: MakeEngine
     [
         (LengthRequest("x", 0, 1), "empty"),
         (LengthRequest("x", 128, 1), "128 tokens; with max_model_len 128 there is no room for an answer"),
-        (LengthRequest("x", 127, 2, stage=Stage.DECODE), "no room for more than the first token"),
         (LengthRequest("x", 8, 0), "output_tokens is 0: at least one"),
-        (LengthRequest("x", 8, 1, stage=Stage.DECODE), "begins with the second token"),
         (LengthRequest("x", 11, 9, (1, 2, 3)), "3 block_hashes and 0 answer_hashes for a prompt that fills 2 blocks"),
         (LengthRequest("x", 11, 9, (1,), (2,)), "1 block_hashes and 1 answer_hashes"),
     ],

@@ -6,7 +6,6 @@ from pointsman.core.ledger import events as ev
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import LedgerError
 from pointsman.core.model.fault import Fault
-from pointsman.core.model.stage import Stage
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec, worker_id
 
@@ -150,19 +149,13 @@ class TestExclusions:
             spec = WorkerSpec(worker_id(name), "http://e", "vllm", ("m",), role=role)
             ledger.apply(ev.WorkerJoined(spec, 0))
             ledger.apply(ev.HealthRead(spec.id, 0, True, True, "answers"))
-        taking = {
-            stage: [view.workers[row] for row in view.eligible_rows()]
-            for stage in Stage
-            for view in [ledger.view(make_request(), stage=stage)]
-        }
-        assert taking == {
-            Stage.WHOLE: ["both/0", "d/0"],
-            Stage.PREFILL: ["both/0", "p/0"],
-            Stage.DECODE: ["both/0", "d/0"],
-        }
+        view = ledger.view(make_request())
+        assert [view.workers[row] for row in view.eligible_rows()] == ["both/0", "d/0"]
+        assert [view.workers[row] for row in view.prefill_rows()] == ["both/0", "p/0"]
         ledger.apply(ev.WorkerDraining(worker_id("p"), 1, "old"))
-        view = ledger.view(make_request(), stage=Stage.PREFILL)
-        assert view.column(Column.EXCLUSION).tolist() == [Exclusion.NONE, Exclusion.DRAINING, Exclusion.ROLE]
+        view = ledger.view(make_request())
+        assert [view.workers[row] for row in view.prefill_rows()] == ["both/0"]
+        assert view.column(Column.EXCLUSION).tolist() == [Exclusion.NONE, Exclusion.DRAINING, Exclusion.NONE]
 
     def test_pinned_tried_and_full(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a", "b", queue_depth_threshold=2)

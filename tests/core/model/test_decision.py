@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pointsman.core.model.decision import Decision, PlanRows
-from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull, Reject, Wait, plan_text
+from pointsman.core.model.plan import Aggregate, Disaggregate, Plan, Pull, Reject
 from pointsman.core.model.view import Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
 
@@ -82,11 +82,6 @@ def test_plans_have_numbers() -> None:
     assert [decision.plan_of(number) for number in range(2)] == [Disaggregate(A, B), Aggregate(B, Pull(A, 8))]
     with pytest.raises(IndexError, match="no plans"):
         made(Aggregate(B)).plan_of(0)
-
-
-def test_plans_are_shown_in_short() -> None:
-    plans = [Aggregate(A), Aggregate(A, Pull(B, 8)), Disaggregate(A, B), Reject("nobody"), Wait(5.0)]
-    assert [plan_text(plan) for plan in plans] == ["a/0", "a/0 < b/0", "a/0 > b/0", "nobody", "later"]
 
 
 def test_any_plan_that_was_judged_has_a_score() -> None:

@@ -151,7 +151,7 @@ def test_a_worker_of_another_class_starts_anew() -> None:
     times.left("w0")
     assert times.coefficients("w0") is None
     assert times.error("w0") is times.ttft_error("w0") is None
-    assert times.predict_step_ms("w0", BUSY) is times.predict_ttft("w0", Load(), 10) is None
+    assert times.times("w0") is times.predict_ttft_ms("w0", Load(), 10) is None
     assert set(times.timing()) == {"w1", "w2", "w3"}
     times.left("w0")
     with pytest.raises(ConfigError, match="no prior step times for workers of class 'b200'"):
@@ -168,8 +168,10 @@ def test_it_says_how_wrong_it_was_and_how_far_it_may_be() -> None:
     assert error.samples == 128
     # Mean of |gauss| is 0.8 standard deviations.
     assert error.mape == pytest.approx(8.0, rel=0.3)
-    p50, p90 = times.predict_step_ms("w", BUSY) or (0.0, 0.0)
-    assert p50 == pytest.approx(BUSY.predicted_ms(TRUTH), rel=0.05)
+    known = times.times("w")
+    assert known is not None
+    p50, p90 = known.step_ratios
+    assert BUSY.predicted_ms(known.step) * p50 == pytest.approx(BUSY.predicted_ms(TRUTH), rel=0.05)
     assert p90 / p50 == pytest.approx(1.13, abs=0.04)
 
 
@@ -179,12 +181,14 @@ def test_first_tokens_have_a_spread_of_their_own() -> None:
     load = Load(8, 16_000, 4_000, 2)
     plain = times.predict_ttft_ms("w", load, 2_000)
     assert plain == pytest.approx(ttft_ms(TRUTH, load, 2_000) + times.overhead_ms("w"))
-    assert times.predict_ttft("w", load, 2_000) == pytest.approx((plain, 2 * plain))
+    before = times.times("w")
+    assert before is not None
+    assert before.ttft_ratios == (1, 2)
     for _ in range(100):
         times.observe_first_token("w", 100.0, rng.uniform(110, 130))
-    p50, p90 = times.predict_ttft("w", load, 2_000) or (0.0, 0.0)
-    assert p50 == pytest.approx(1.2 * plain, rel=0.02)
-    assert p90 == pytest.approx(1.28 * plain, rel=0.02)
+    after = times.times("w")
+    assert after is not None
+    assert after.ttft_ratios == pytest.approx((1.2, 1.28), rel=0.02)
     error = times.ttft_error("w")
     assert error is not None
     assert error.mape == pytest.approx(16.5, abs=2)

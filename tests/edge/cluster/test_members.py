@@ -6,7 +6,7 @@ import pytest
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
-from pointsman.edge.cluster.members import WorkerSource, checked, same_url, sources_of_urls
+from pointsman.edge.cluster.members import WorkerSource, checked, same_url
 from pointsman.edge.engines.facts import Capabilities, EngineFacts
 
 FACTS = EngineFacts(
@@ -72,17 +72,10 @@ def test_adapters_weight_cap_and_distance_are_the_workers():
     assert replace(source, models=("m", "chat")).spec(facts, 0).adapters == ("chat",)
 
 
-def test_sources_of_urls_are_called_by_their_address():
-    first, second = sources_of_urls(["http://10.0.0.1:8000/", "https://Engine.Local"])
-
-    assert (first.name, first.url) == ("10.0.0.1:8000", "http://10.0.0.1:8000")
-    assert (second.name, second.url) == ("engine.local:443", "https://engine.local")
-
-
 @pytest.mark.parametrize("url", ["", None, "10.0.0.1:8000", "http://", "http://None:8000", "http://null", "ftp://a"])
 def test_an_address_that_is_none_is_refused(url):
-    with pytest.raises(ConfigError, match="URL"):
-        sources_of_urls([url])
+    with pytest.raises(ConfigError, match="engine 'a': URL"):
+        checked([WorkerSource("a", url)])
 
 
 def test_ports_that_only_look_like_the_default_one_make_other_engines():

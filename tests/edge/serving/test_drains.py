@@ -15,7 +15,6 @@ from pointsman.core.ledger.events import (
 )
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.request import Request
-from pointsman.core.model.stage import Stage
 from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import Role, WorkerId, WorkerSpec
 from pointsman.edge.serving.drains import Drains, Phase, UnknownEngineError
@@ -80,8 +79,8 @@ class World:
         self.ledger.apply(Finished(request_id, self.now_ms))
         self.movers.there[worker].remove(request_id)
 
-    def excluded(self, stage: Stage = Stage.WHOLE) -> dict[str, Exclusion]:
-        view = self.ledger.view(request("look"), stage=stage)
+    def excluded(self) -> dict[str, Exclusion]:
+        view = self.ledger.view(request("look"))
         codes = view.column(Column.EXCLUSION)
         return {str(w): Exclusion(int(c)) for w, c in zip(view.workers, codes, strict=True)}
 
@@ -252,10 +251,9 @@ def test_one_of_a_pair_drains_for_its_own_stage_only(world: World, role: Role) -
     world.send("at d", "d/0")
     drained, partner = ("p", "d") if role is Role.PREFILL else ("d", "p")
     world.drains.begin(drained, "one of two", grace_s=0)
-    stage = Stage.PREFILL if role is Role.PREFILL else Stage.WHOLE
-    assert world.excluded(stage)[f"{drained}/0"] is Exclusion.DRAINING
-    partners_stage = Stage.WHOLE if role is Role.PREFILL else Stage.PREFILL
-    assert world.excluded(partners_stage)[f"{partner}/0"] is Exclusion.NONE
+    assert world.excluded()[f"{drained}/0"] is Exclusion.DRAINING
+    # A worker for prompts is excluded for whole requests by its role alone.
+    assert world.excluded()[f"{partner}/0"] is (Exclusion.NONE if role is Role.PREFILL else Exclusion.ROLE)
     assert [asked[1] for asked in world.movers.asked] == [f"{drained}/0"]
     world.after(30)
     assert not world.ledger.holds(f"at {drained}")

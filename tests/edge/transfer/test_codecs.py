@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pointsman.edge.transfer.codec_choice import USUAL_COSTS, CodecCost, best_codec, codec_pays
+from pointsman.edge.transfer.codec_choice import USUAL_COSTS, CodecCost, best_codec
 from pointsman.edge.transfer.codecs import codec, codec_names, compressing, most_bytes
 from pointsman.edge.transfer.errors import TransferError
 from pointsman.edge.transfer.layout import BlockLayout
@@ -71,8 +71,6 @@ def test_an_unknown_codec_is_refused_with_those_that_there_are() -> None:
 def test_a_codec_pays_on_slow_links_only() -> None:
     cost = CodecCost("half", 0.5, 1e6, 1e6)
     # 1 MB: 2 ms of coding save half of the bytes, so it pays below half a MB in 2 ms.
-    assert codec_pays(1e6, 0.24e6, cost)
-    assert not codec_pays(1e6, 0.26e6, cost)
     assert best_codec(1e6, 0.24e6, [cost]) == "half"
     assert best_codec(1e6, 0.26e6, [cost]) == "none"
     assert best_codec(1e6, None, [cost]) == "none"

@@ -66,7 +66,6 @@ class Objective:
 
     def __init__(self, measured: Sequence[Measurement], engine: EngineConfig, *, ahead: bool) -> None:
         self.ahead = ahead
-        self.evaluations = 0
         self.replayers = tuple(Replayer(one, engine, ahead=ahead) for one in measured)
         self._targets = [_Target(one) for one in measured]
 
@@ -82,7 +81,6 @@ class Objective:
 
     def residuals(self, parameters: Parameters) -> Residuals:
         """Replay everything and compare."""
-        self.evaluations += 1
         parts = []
         offset = 0
         for replayer, target in zip(self.replayers, self._targets, strict=True):

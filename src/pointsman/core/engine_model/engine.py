@@ -92,7 +92,7 @@ class EngineModel:
     def idle(self) -> bool:
         """Whether nothing runs or waits to run. KV on its way, or held for others, is not work."""
         scheduler = self._scheduler
-        return not (scheduler.running or scheduler.waiting or scheduler.ready or scheduler.fetched)
+        return not (scheduler.running or scheduler.waiting or scheduler.fetched)
 
     @property
     def held(self) -> int:
@@ -116,9 +116,9 @@ class EngineModel:
     def add(self, request: EngineRequest | LengthRequest) -> tuple[Sequence, ...]:
         """Queue a request; one sequence for each of its answers.
 
-        One at the decode stage waits for KV blocks, is among `take_reserved` then, and is computed once `arrived` says
-        that its KV has come. Raises `RequestRefusedError` for a prompt that is empty or leaves no room for an answer,
-        an id in use, or hashes that do not fit the lengths.
+        One at the decode stage waits for KV blocks, is among `take_reserved` then, and is computed once `fetched` says
+        how much of its KV has come. Raises `RequestRefusedError` for a prompt that is empty or leaves no room for an
+        answer, an id in use, or hashes that do not fit the lengths.
         """
         if isinstance(request, LengthRequest):
             self._check_lengths(request)
@@ -167,18 +167,6 @@ class EngineModel:
         reserved, self._scheduler.new_reserved = self._scheduler.new_reserved, []
         return [sequence for sequence in reserved if sequence.state is SequenceState.RESERVED]
 
-    def arrived(self, request_id: str) -> bool:
-        """The KV of a sequence at the decode stage has come; False when it does not wait for any (any more)."""
-        for sequence in self._sequences.get(request_id, ()):
-            if sequence.state is SequenceState.RESERVED and sequence not in self._scheduler.ready:
-                if sequence.writes_tokens:
-                    raise RuntimeError("it has contents, and its first token is not there: call fetched instead")
-                self._scheduler.arrived(sequence)
-                self._counters.prompt_tokens_transferred += sequence.transfer_tokens or 0
-                self._counters.prompt_tokens_cached += sequence.cached_tokens or 0
-                return True
-        return False
-
     def fetched(self, sequence: Sequence, tokens: int) -> bool:
         """The KV of the first `tokens` prompt tokens of a sequence at the decode stage is there; it computes the rest.
 
@@ -194,7 +182,7 @@ class EngineModel:
         sequence.transfer_tokens = tokens - cached
         if sequence.cached_tokens is not None:
             sequence.cached_tokens += sequence.transfer_tokens
-        scheduler.arrived_in_part(sequence, tokens)
+        scheduler.arrived(sequence, tokens)
         return True
 
     def hold(self, request: EngineRequest | LengthRequest, most_tokens: int | None = None) -> Sequence | None:
@@ -369,13 +357,9 @@ class EngineModel:
     def _check_lengths(self, request: LengthRequest) -> None:
         if request.prompt_tokens < 1:
             raise RequestRefusedError("the prompt is empty: at least one token is needed")
-        decode = request.stage is Stage.DECODE
-        if request.output_tokens < (2 if decode else 1):
-            raise RequestRefusedError(
-                f"output_tokens is {request.output_tokens}: "
-                + ("the decode stage begins with the second token" if decode else "at least one is needed")
-            )
-        self._check(request.id, request.prompt_tokens, 1 if decode else 0)
+        if request.output_tokens < 1:
+            raise RequestRefusedError(f"output_tokens is {request.output_tokens}: at least one is needed")
+        self._check(request.id, request.prompt_tokens)
         size = self.config.block_size
         full = request.prompt_tokens // size
         blocks, answer = len(request.block_hashes), len(request.answer_hashes)
@@ -384,11 +368,11 @@ class EngineModel:
                 f"{blocks} block_hashes and {answer} answer_hashes for a prompt that fills {full} blocks of {size}"
             )
 
-    def _check(self, request_id: str, prompt_tokens: int, answer_tokens: int = 0) -> None:
-        if prompt_tokens + answer_tokens >= self.config.max_model_len:
+    def _check(self, request_id: str, prompt_tokens: int) -> None:
+        if prompt_tokens >= self.config.max_model_len:
             raise RequestRefusedError(
                 f"the prompt has {prompt_tokens} tokens; with max_model_len {self.config.max_model_len} "
-                f"there is no room for {'more than the first token' if answer_tokens else 'an answer'}"
+                "there is no room for an answer"
             )
         if request_id in self._sequences or request_id in self._held:
             raise RequestRefusedError(f"request id {request_id!r} is in use")

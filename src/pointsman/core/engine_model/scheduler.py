@@ -37,7 +37,6 @@ class Scheduler:
         "new_reserved",
         "pool",
         "preemptions",
-        "ready",
         "reserved",
         "running",
         "tiers",
@@ -62,10 +61,8 @@ class Scheduler:
         """They have blocks and wait for their KV from another engine."""
         self.new_reserved: list[Sequence] = []
         """Those that nobody has been told of yet."""
-        self.ready: deque[Sequence] = deque()
-        """Their KV has come; they are in `reserved` until they run."""
         self.fetched: deque[Sequence] = deque()
-        """The KV of a part of their prompt has come, perhaps of none; they are in `reserved` until they run."""
+        """The KV of their prompt has come, or of a part of it, or none; they are in `reserved` until they run."""
         self.events: list[KvEvent] = []
         self.tokens: list[tuple[Sequence, int]] = []
         """Tokens of sequences with contents that nobody has taken yet."""
@@ -82,8 +79,6 @@ class Scheduler:
         """Choose the next step and reserve its blocks. Empty when nothing can be computed now."""
         decoders, running = self.decoders, self.running
         preemptions = self.preemptions
-        while self.ready and len(running) < self._max_num_seqs:
-            self._join(self.ready.popleft(), now_ms)
         while decoders.demand(decoders.ticks, decoders.ticks + 1) > self.pool.free:
             self._preempt(next(reversed(running)), now_ms)
         batch = Batch()
@@ -154,9 +149,8 @@ class Scheduler:
             self.waiting.remove(sequence)
         elif sequence.state is SequenceState.RESERVED:
             del self.reserved[sequence]
-            for there in (self.ready, self.fetched):
-                if sequence in there:
-                    there.remove(sequence)
+            if sequence in self.fetched:
+                self.fetched.remove(sequence)
         self.release(sequence)
         sequence.state = state
 
@@ -175,14 +169,7 @@ class Scheduler:
         sequence.keys = []
         sequence.still_blocks = 0
 
-    def arrived(self, sequence: Sequence) -> None:
-        """The KV of a reserved sequence has come: it decodes as soon as there is a place."""
-        sequence.still_computed = sequence.prompt_length
-        sequence.still_length = sequence.prompt_length + 1
-        self._announce(sequence, sequence.prompt_length)
-        self.ready.append(sequence)
-
-    def arrived_in_part(self, sequence: Sequence, tokens: int) -> None:
+    def arrived(self, sequence: Sequence, tokens: int) -> None:
         """The KV of the first `tokens` tokens of a reserved sequence is there; it computes the rest when it can."""
         sequence.still_computed = tokens
         self._announce(sequence, tokens)
@@ -279,12 +266,6 @@ class Scheduler:
             sequence.scheduled_ms = now_ms
         self.running[sequence] = None
 
-    def _join(self, sequence: Sequence, now_ms: float) -> None:
-        del self.reserved[sequence]
-        self._run(sequence, now_ms)
-        sequence.first_token_ms = now_ms
-        self.decoders.join(sequence, hashed=self._prefix_caching)
-
     def _put(self, batch: Batch, sequence: Sequence, count: int) -> None:
         batch.add(sequence, count)
         half_done = sequence.still_computed + count < sequence.still_length
@@ -292,7 +273,8 @@ class Scheduler:
 
     def _reserve(self, sequence: Sequence, end: int, now_ms: float) -> bool:
         """Blocks for the tokens of a half-done sequence up to `end`; False when it had to be preempted itself."""
-        missing = -(-end // self._block_size) - sequence.still_blocks
+        # Blocks of a prompt of which a part was fetched were reserved at once, for all of it.
+        missing = max(0, -(-end // self._block_size) - sequence.still_blocks)
         while missing > self.pool.free:
             victim = next(reversed(self.running))
             self._preempt(victim, now_ms)

@@ -98,7 +98,7 @@ class Sequence:
         self.state = SequenceState.WAITING
         self.scheduled_ms: float | None = None
         self.first_token_ms: float | None = None
-        """When its first token was there; at the decode stage: when it began to decode."""
+        """When its first token was there."""
         self.preempted_ms: float | None = None
         """When it was preempted, for the first time since its last token; None once it has the next one."""
         # These three hold only while it does not decode.
@@ -129,7 +129,7 @@ class Sequence:
 
     @property
     def generated(self) -> int:
-        """Tokens generated so far; of a request at the decode stage with the first one, which came from elsewhere."""
+        """Tokens generated so far."""
         return self.length - self.prompt_length
 
     @property

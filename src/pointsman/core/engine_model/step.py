@@ -163,7 +163,7 @@ class EngineCounters:
     prompt_tokens_cached: int = 0
     """Prompt tokens taken from the prefix cache, counted at the same moment."""
     prompt_tokens_transferred: int = 0
-    """Prompt tokens whose KV came from another engine: counted when all of it arrived, or when the first token came."""
+    """Prompt tokens whose KV came from another engine, counted at the same moment."""
     generated_tokens: int = 0
     finished: int = 0
     """Sequences that generated everything that they were asked for."""

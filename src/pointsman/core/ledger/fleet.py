@@ -20,7 +20,7 @@ from pointsman.core.ledger.kv_classes import KvClasses, kv_sides, profiled_token
 from pointsman.core.ledger.kv_trust import KvChange
 from pointsman.core.ledger.links import Links, machine_of
 from pointsman.core.ledger.replicas import Replicas
-from pointsman.core.ledger.request_exclusions import exclude_for_prefill, exclude_for_request
+from pointsman.core.ledger.request_exclusions import exclude_for_request
 from pointsman.core.ledger.reuse import Reuse
 from pointsman.core.ledger.snapshot import WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
@@ -33,7 +33,6 @@ from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.outlook import NO_OUTLOOK, Outlook
 from pointsman.core.model.replica import NO_SHARE, PromptTold, WorkerShare
 from pointsman.core.model.request import Request
-from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.transfer import USUAL_RULES, TransferRules
 from pointsman.core.model.view import NOT_ZERO, STAGE_DECODE, STAGE_PREFILL, Column, Exclusion, FleetView
@@ -485,7 +484,6 @@ class Fleet:
         request: Request,
         tried: Collection[WorkerId],
         bytes_per_token: float,
-        stage: Stage,
         outlook: Outlook = NO_OUTLOOK,
     ) -> FleetView:
         """A copy of the rows that serve the request's model, with what each holds of this prompt."""
@@ -493,8 +491,6 @@ class Fleet:
         # take, unlike an index, makes rows of one column each that lie in one piece.
         table = self.table.cells.take(group.slots, axis=1)
         self.caches.write(request, group, table, bytes_per_token)
-        if stage is Stage.PREFILL:
-            exclude_for_prefill(group, table)
         for row, entry in group.adapter_entries:
             table[Column.ADAPTER_MISSING, row] = request.model not in entry.adapters
         exclude_for_request(request, group, tried, table, self.replicas.expected_at)

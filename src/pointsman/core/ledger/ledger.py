@@ -24,7 +24,6 @@ from pointsman.core.ledger.step_times import StepTimes
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.replica import ReplicaNews
 from pointsman.core.model.request import Request
-from pointsman.core.model.stage import Stage
 from pointsman.core.model.token_keys import KeySpec
 from pointsman.core.model.transfer import USUAL_RULES, TransferRules
 from pointsman.core.model.view import Exclusion, FleetView
@@ -158,14 +157,14 @@ class Ledger:
 
     # ---- what it answers
 
-    def view(self, request: Request, tried: Collection[WorkerId] = (), *, stage: Stage = Stage.WHOLE) -> FleetView:
+    def view(self, request: Request, tried: Collection[WorkerId] = ()) -> FleetView:
         """The workers that serve the request's model, as they stand now.
 
-        Excluded are `tried` ones and those whose role does not fit the stage: workers for prefill take nothing else,
-        and workers for decode take all but a prefill alone.
+        Excluded are `tried` ones and workers for prefill, which take no whole request; `FleetView.prefill_rows` are
+        those that may compute the prompt for another one.
         """
         return self._fleet.view(
-            request, tried, self.bytes_per_token(request.model), stage, self._expectations.outlook(request)
+            request, tried, self.bytes_per_token(request.model), self._expectations.outlook(request)
         )
 
     def expected_output_tokens(self, request: Request) -> float:

@@ -14,15 +14,6 @@ from pointsman.core.model.view import Column, Exclusion
 from pointsman.core.model.worker import WorkerId
 
 
-def exclude_for_prefill(group: ModelGroup, table: NDArray[np.int64]) -> None:
-    """The table excludes those that only prefill, as for whole requests; for a prefill alone it is the others' turn."""
-    exclusion = table[Column.EXCLUSION]
-    rows = group.prefill_rows
-    exclusion[rows] = np.where(exclusion[rows] == Exclusion.ROLE, Exclusion.NONE, exclusion[rows])
-    rows = group.decode_rows
-    exclusion[rows] = np.where(exclusion[rows] == Exclusion.NONE, Exclusion.ROLE, exclusion[rows])
-
-
 def exclude_for_request(
     request: Request,
     group: ModelGroup,

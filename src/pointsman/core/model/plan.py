@@ -56,12 +56,3 @@ def answering(plan: Plan) -> WorkerId | None:
     if isinstance(plan, Aggregate):
         return plan.worker
     return plan.decode if isinstance(plan, Disaggregate) else None
-
-
-def plan_text(plan: Plan) -> str:
-    """In short: `a/0`, `b/0 < a/0` (a pull from the second one), `a/0 > b/0` (the first one computes the prompt)."""
-    if isinstance(plan, Aggregate):
-        return plan.worker if plan.pull is None else f"{plan.worker} < {plan.pull.source}"
-    if isinstance(plan, Disaggregate):
-        return f"{plan.prefill} > {plan.decode}"
-    return "nobody" if isinstance(plan, Reject) else "later"

@@ -187,31 +187,12 @@ class LearnedTimes:
         step = regression.coefficients.scaled(math.exp(known.log_factor))
         return WorkerTimes(step, regression.overhead_ms, known.steps.ratios, known.first_tokens.ratios)
 
-    def predict_step_ms(self, worker: str, interval: Interval) -> tuple[float, float] | None:
-        """P50 and P90 of the time that the work of an interval takes there; its `elapsed_ms` is not looked at."""
-        known = self._workers.get(worker)
-        if known is None:
-            return None
-        predicted_ms = self._classes[known.class_name].predicted_ms(interval) * math.exp(known.log_factor)
-        p50, p90 = known.steps.ratios
-        return predicted_ms * p50, predicted_ms * p90
-
     def predict_ttft_ms(self, worker: str, load: Load, new_tokens: int, cached_tokens: int = 0) -> float | None:
         """The plain prediction of a prompt's time to the first token, to hand back to `observe_first_token`."""
         coefficients = self.coefficients(worker)
         if coefficients is None:
             return None
         return self.overhead_ms(worker) + ttft_ms(coefficients, load, new_tokens, cached_tokens=cached_tokens)
-
-    def predict_ttft(
-        self, worker: str, load: Load, new_tokens: int, cached_tokens: int = 0
-    ) -> tuple[float, float] | None:
-        """P50 and P90 of a prompt's time to the first token, by what such predictions were worth there."""
-        predicted_ms = self.predict_ttft_ms(worker, load, new_tokens, cached_tokens)
-        if predicted_ms is None:
-            return None
-        p50, p90 = self._workers[worker].first_tokens.ratios
-        return predicted_ms * p50, predicted_ms * p90
 
     def error(self, worker: str) -> PredictionError | None:
         """How far predictions of intervals were off there, each made before the interval was learned."""

@@ -89,12 +89,6 @@ class WorkerSource:
         )
 
 
-def sources_of_urls(urls: Iterable[str]) -> tuple[WorkerSource, ...]:
-    """Sources that are called `host:port`. Raises ConfigError for a URL that is none or is given twice."""
-    parsed = [_parse(url) for url in urls]
-    return checked(WorkerSource(url.host_and_port, url) for url in parsed)
-
-
 def checked(sources: Iterable[WorkerSource]) -> tuple[WorkerSource, ...]:
     """The same sources with clean URLs. Raises ConfigError for an address, name or kind that can't be used."""
     clean: list[WorkerSource] = []
@@ -103,7 +97,7 @@ def checked(sources: Iterable[WorkerSource]) -> tuple[WorkerSource, ...]:
             raise ConfigError(f"engine name {source.name!r}: use a name that is not empty and has no slash")
         if source.kind is not None:
             adapter_of(source.kind)
-        _parse(source.url, source.name)
+        _check_url(source.url, source.name)
         clean.append(source)
     _refuse_twice("name", [source.name for source in clean])
     _refuse_twice("URL", [same_url(source.url) for source in clean])
@@ -117,15 +111,14 @@ def same_url(url: str) -> str:
     return text.removesuffix(_DEFAULT_PORT[scheme]) if scheme in _DEFAULT_PORT else text
 
 
-def _parse(url: object, name: str | None = None) -> EngineUrl:
+def _check_url(url: object, name: str) -> None:
     try:
         parsed = EngineUrl.parse(url)
     except ValueError as error:
-        raise ConfigError(f"engine {name or url!r}: URL {url!r} cannot be used, expected {error}") from None
+        raise ConfigError(f"engine {name!r}: URL {url!r} cannot be used, expected {error}") from None
     host = parsed.host_and_port.rpartition(":")[0]
     if host in NO_HOST:
-        raise ConfigError(f"engine {name or url!r}: URL {url!r} has no real host; whoever wrote it had no address yet")
-    return parsed
+        raise ConfigError(f"engine {name!r}: URL {url!r} has no real host; whoever wrote it had no address yet")
 
 
 def _refuse_twice(what: str, values: Sequence[str]) -> None:

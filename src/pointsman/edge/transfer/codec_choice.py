@@ -37,11 +37,6 @@ USUAL_COSTS = {
 """Measured (docs/transfer.md)."""
 
 
-def codec_pays(size_bytes: float, bytes_per_ms: float, cost: CodecCost) -> bool:
-    """Whether a transfer takes less time with the codec than with all bytes as they are."""
-    return cost.ms(size_bytes, bytes_per_ms) < size_bytes / bytes_per_ms
-
-
 def best_codec(size_bytes: float, bytes_per_ms: float | None, costs: Iterable[CodecCost]) -> str:
     """The codec with which a transfer takes least; `none` where none pays, or nothing is known of the link."""
     if bytes_per_ms is None:

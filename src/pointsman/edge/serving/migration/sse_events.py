@@ -102,11 +102,6 @@ def split_events(block: bytes) -> list[bytes]:
     return events
 
 
-def is_done(event: bytes) -> bool:
-    """Whether it is the stream's last one."""
-    return event_data(event).strip() == b"[DONE]"
-
-
 def read_event(event: bytes) -> Event | None:
     """As far as it is one of an answer; None for comments, the end and what can't be read."""
     data = event_data(event)
