@@ -73,7 +73,7 @@ async def test_usage_is_the_whole_answers(sims: SimFleet) -> None:
 async def test_what_went_on_elsewhere_is_decided_again_as_it_was(sims: SimFleet) -> None:
     """The second decision went by the prompt and what had been generated, so that is what is recorded with it."""
     path, body = BODIES["chat_usage"]
-    frontend = await sims.open()
+    frontend = await sims.open(policy="cost")
     await sims.fault(0, 1, reset_after_tokens=5, requests=1)
     await sims.ask(path, body)
     [record] = [record for record in frontend.decisions if record.migrations]
