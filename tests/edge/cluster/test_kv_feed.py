@@ -4,12 +4,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 import zmq
 
 from pointsman.core.engine_model import events as engine_events
-from pointsman.core.ledger.events import KvFeedState
+from pointsman.core.ledger.events import KvEvent, KvFeedChanged, KvFeedState
 from pointsman.edge.cluster.kv_feed import KvFeed
 from pointsman.edge.cluster.kv_limits import KvLimits
 from pointsman.edge.cluster.kv_source import KvSource
@@ -24,18 +25,34 @@ from pointsman.edge.wire.kv_events import (
     encode_batch,
     encode_frames,
 )
+from support.free_ports import free_port, shut_port
 
 COMPLETE, PARTIAL, SYNCING, OFF = KvFeedState.COMPLETE, KvFeedState.PARTIAL, KvFeedState.SYNCING, KvFeedState.OFF
 QUICK = KvTiming(
     subscribe_s=0.02,
     late_s=0.02,
     silence_s=0.05,
-    replay_silence_s=0.3,
     replay_attempts=2,
     first_pause_s=0.01,
     unconnected_s=0.1,
     reopen_s=0.02,
 )
+SLICED = KvTiming(subscribe_s=0.02, slice_s=0.0)
+"""One message or one event a turn, on the fastest machine as well."""
+
+
+@pytest.fixture(autouse=True)
+def publishers_that_say_who_listens(monkeypatch) -> None:
+    """XPUB is PUB, and tells of subscriptions that it has read: from then on what it sends is heard."""
+    monkeypatch.setattr(zmq, "PUB", zmq.XPUB)
+
+
+def is_heard(publisher: zmq.Socket[bytes]) -> bool:
+    """True once, when somebody has subscribed."""
+    try:
+        return publisher.recv(zmq.NOBLOCK)[:1] == b"\x01"
+    except zmq.Again:
+        return False
 
 
 @pytest.fixture
@@ -80,10 +97,25 @@ def talk(session) -> Callable[..., Awaitable[None]]:
 
 
 @pytest.fixture
-def settled(holder, eventually) -> Callable[..., Awaitable[None]]:
-    """Waits until the feed has applied all that was published."""
+def heard(eventually) -> Callable[..., Awaitable[None]]:
+    """Waits until what a simulated engine publishes from now on comes."""
+    by: set[zmq.Socket[bytes]] = set()
+
+    async def wait(server) -> None:
+        publisher = server.state.publisher._pub
+        if publisher not in by:
+            await eventually(lambda: is_heard(publisher))
+            by.add(publisher)
+
+    return wait
+
+
+@pytest.fixture
+def settled(holder, heard, eventually) -> Callable[..., Awaitable[None]]:
+    """Waits until the feed has applied all that was published, and hears what comes."""
 
     async def wait(server, feed: KvFeed, state: KvFeedState = COMPLETE) -> None:
+        await heard(server)
         publisher = server.state.publisher
         await eventually(lambda: holder.state is state and feed.status.last_seq == publisher.next_seq - 1)
 
@@ -147,14 +179,14 @@ async def test_a_restart_begins_at_zero(start_sim, feed_of, talk, settled, holde
 
 
 async def test_a_new_process_that_says_nothing(start_sim, feed_of, talk, settled, holder, eventually):
-    server = await start_sim()
+    first, second = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+    server = await start_sim(kv_events=first, replay=second)
     feed = feed_of(source_of(server))
     await talk(server)
     await settled(server, feed)
-    publisher = server.state.publisher
     await server.close()
     await eventually(lambda: holder.state is SYNCING)
-    await start_sim(kv_events=publisher.endpoint, replay=publisher.replay_endpoint)
+    await start_sim(kv_events=first, replay=second)
     await eventually(lambda: holder.state is COMPLETE)
     assert holder.hashes == set()
 
@@ -201,14 +233,11 @@ async def test_a_replay_shorter_than_the_gap(start_sim, feed_of, talk, settled, 
     assert levels[:2] == ["INFO", "WARNING"]
 
 
-async def test_without_replay(start_sim, feed_of, talk, settled, holder, eventually):
+async def test_without_replay(start_sim, feed_of, talk, heard, settled, holder, eventually):
     server = await start_sim(replay=None)
     feed = feed_of(source_of(server))
     await eventually(lambda: "no events so far" in holder.reason)
-    # A subscription takes effect when the publisher has read it, which nobody tells.
-    while not feed.status.unusable:
-        server.state.publisher.emit([b"nobody's"])
-        await asyncio.sleep(0.01)
+    await heard(server)
     await talk(server)
     await settled(server, feed)
     assert holder.hashes == truth(server)
@@ -221,40 +250,50 @@ async def test_without_replay(start_sim, feed_of, talk, settled, holder, eventua
     assert "replay_endpoint" in holder.reason
 
 
-async def test_a_consumer_that_is_too_slow(start_sim, feed_of, settled, holder, eventually, monkeypatch):
+async def test_a_consumer_that_is_too_slow(start_sim, feed_of, heard, settled, holder, eventually, monkeypatch):
     monkeypatch.setattr(event_publisher, "_HIGH_WATER_MARK", 4)
     server = await start_sim()
-    feed = feed_of(source_of(server), limits=KvLimits(live_messages=4))
+    feed = feed_of(source_of(server), replace(QUICK, silence_s=5.0), KvLimits(live_messages=4))
     await eventually(lambda: holder.state is COMPLETE)
-    last = None
-    for number in range(3000):
-        event = engine_events.BlockStored((number + 1,), last, tuple(range(number, number + 512)), 512)
+    await heard(server)
+    told = 0
+
+    def tell() -> None:
+        nonlocal told
+        event = engine_events.BlockStored((told + 1,), told or None, tuple(range(told, told + 512)), 512)
         server.state.publisher.publish([event])
-        last = number + 1
+        told += 1
+
+    def gap_shows() -> bool:
+        tell()  # the first that comes after those that were dropped
+        return feed.status.gaps >= 1
+
+    for _ in range(3000):
+        tell()
+    await eventually(gap_shows)
     await settled(server, feed)
-    assert holder.hashes == set(range(1, 3001))
-    assert feed.status.gaps >= 1
+    assert holder.hashes == set(range(1, told + 1))
 
 
 async def test_others_have_their_turn_while_much_is_applied(start_sim, feed_of, settled, holder):
     server = await start_sim()
-    for number in range(2000):
+    for number in range(500):
         event = engine_events.BlockStored((number + 1,), None, tuple(range(number, number + 64)), 64)
         server.state.publisher.publish([event])
-    feed = feed_of(source_of(server))
+    feed = feed_of(source_of(server), SLICED)
     turns = 0
 
     async def count_turns() -> None:
         nonlocal turns
         while True:
-            if feed.status.last_seq not in (None, 1999):
+            if feed.status.last_seq not in (None, 499):
                 turns += 1
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
     await settled(server, feed)
     counting.cancel()
-    assert len(holder.hashes) == 2000
+    assert len(holder.hashes) == 500
     assert turns > 10
 
 
@@ -268,13 +307,14 @@ def flood(server, batches: int, blocks: int = 64) -> set[int]:
 
 
 async def test_more_than_may_wait_is_dropped_and_asked_for_again(
-    start_sim, feed_of, settled, holder, eventually, caplog
+    start_sim, feed_of, heard, settled, holder, eventually, caplog
 ):
     server = await start_sim()
-    limits = KvLimits(waiting_bytes=200_000, live_messages=10_000)
-    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005), limits)
+    limits = KvLimits(waiting_bytes=100_000, live_messages=10_000)
+    feed = feed_of(source_of(server), replace(SLICED, silence_s=0.5), limits)
     await eventually(lambda: holder.state is COMPLETE)
-    told = flood(server, 300)
+    await heard(server)
+    told = flood(server, 60)
     await settled(server, feed)
     assert holder.hashes == told
     assert feed.status.dropped > 0
@@ -282,12 +322,13 @@ async def test_more_than_may_wait_is_dropped_and_asked_for_again(
     assert caplog.text.count("come faster than they can be applied") == 1
 
 
-async def test_without_replay_what_was_dropped_is_a_loss(start_sim, feed_of, settled, holder, eventually):
+async def test_without_replay_what_was_dropped_is_a_loss(start_sim, feed_of, heard, settled, holder, eventually):
     server = await start_sim(replay=None)
     limits = KvLimits(waiting_bytes=100_000, live_messages=10_000)
-    feed = feed_of(source_of(server), KvTiming(late_s=0.01, slice_s=0.0005), limits)
+    feed = feed_of(source_of(server), replace(SLICED, late_s=0.01), limits)
     await eventually(lambda: "no events so far" in holder.reason)
-    told = flood(server, 100)
+    await heard(server)
+    told = flood(server, 40)
     await settled(server, feed, PARTIAL)
     assert holder.hashes < told
     assert feed.status.dropped > 0
@@ -295,8 +336,8 @@ async def test_without_replay_what_was_dropped_is_a_loss(start_sim, feed_of, set
 
 async def test_a_replay_of_more_than_may_wait_comes_in_parts(start_sim, feed_of, settled, holder):
     server = await start_sim()
-    told = flood(server, 150)
-    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005), KvLimits(waiting_bytes=200_000))
+    told = flood(server, 60)
+    feed = feed_of(source_of(server), SLICED, KvLimits(waiting_bytes=100_000))
     await settled(server, feed)
     assert (holder.hashes, feed.status.losses) == (told, 0)
     assert feed.status.replays > 1
@@ -305,23 +346,27 @@ async def test_a_replay_of_more_than_may_wait_comes_in_parts(start_sim, feed_of,
 @pytest.mark.parametrize(
     "limits", [KvLimits(behind_batches=5), KvLimits(behind_s=0.002)], ids=["by batches", "by seconds"]
 )
-async def test_far_behind_is_not_complete(start_sim, feed_of, settled, holder, eventually, limits):
+async def test_far_behind_is_not_complete(start_sim, feed_of, heard, settled, holder, eventually, limits):
     server = await start_sim()
-    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005), limits)
+    feed = feed_of(source_of(server), SLICED, limits)
     await eventually(lambda: holder.state is COMPLETE)
+    await heard(server)
     before = len(holder.changes)
-    told = flood(server, 100)
+    told = flood(server, 40)
     await settled(server, feed)
-    assert holder.states[before:] == [SYNCING, COMPLETE]
-    assert holder.changes[before].reason.startswith("behind by ")
+    changes = holder.changes[before:]
+    # A busy machine may bring them in several bursts, each of which it is behind with.
+    assert [change.state for change in changes] == [SYNCING, COMPLETE] * max(1, len(changes) // 2)
+    assert all(change.reason.startswith("behind by ") for change in changes[::2])
     assert holder.hashes == told
 
 
-async def test_a_large_batch_leaves_others_their_turn(start_sim, feed_of, settled, holder, eventually):
+async def test_a_large_batch_leaves_others_their_turn(start_sim, feed_of, heard, settled, holder, eventually):
     server = await start_sim()
-    feed = feed_of(source_of(server), KvTiming(subscribe_s=0.02, slice_s=0.0005))
+    feed = feed_of(source_of(server), SLICED)
     await eventually(lambda: holder.state is COMPLETE)
-    flood(server, 1, 3000)
+    await heard(server)
+    flood(server, 1, 500)
     amounts: set[int] = set()
 
     async def look() -> None:
@@ -333,7 +378,7 @@ async def test_a_large_batch_leaves_others_their_turn(start_sim, feed_of, settle
     await settled(server, feed)
     looking.cancel()
     assert len(amounts) > 5
-    assert len(holder.hashes) == 3000
+    assert len(holder.hashes) == 500
 
 
 async def test_a_feed_that_is_doubted_finds_an_engine_that_is_another(publisher_of, feed_of, holder, eventually):
@@ -371,6 +416,10 @@ class Publisher:
         self.sent: list[bytes] = []
         self.replays = 0
         self.before_last_two: list[bytes] = [b""]
+
+    @property
+    def is_heard(self) -> bool:
+        return is_heard(self.pub)
 
     def send(self, payload: bytes, topic: str = "") -> None:
         self.pub.send_multipart(encode_frames(topic, len(self.sent), payload))
@@ -420,8 +469,8 @@ async def test_replies_may_have_more_frames(publisher_of, feed_of, holder, event
     assert holder.hashes == {1, 2}
 
 
-async def test_an_engine_that_connects(publisher_of, feed_of, holder, eventually, unused_tcp_port):
-    endpoint = f"tcp://127.0.0.1:{unused_tcp_port}"
+async def test_an_engine_that_connects(publisher_of, feed_of, holder, eventually):
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
     feed = feed_of(KvSource("a/0", endpoint, bind=True))
     publisher = publisher_of(endpoint, connect=True)
     await eventually(lambda: "no events so far" in holder.reason)
@@ -443,8 +492,9 @@ async def test_an_endpoint_that_cannot_be_opened(publisher_of, feed_of, holder, 
     await eventually(lambda: holder.state is SYNCING or "no events so far" in holder.reason)
 
 
-async def test_ipc(publisher_of, feed_of, holder, eventually, tmp_path):
-    publisher = publisher_of(f"ipc://{tmp_path}/kv")
+async def test_ipc(publisher_of, feed_of, holder, eventually, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the path of a socket may have no more than 107 bytes
+    publisher = publisher_of("ipc://kv")
     publisher.store(1)
     feed_of(KvSource("a/0", publisher.endpoint, publisher.replay_endpoint))
     await eventually(publisher.answer)
@@ -458,11 +508,12 @@ async def test_a_batch_that_cannot_be_read_voids_what_is_known(publisher_of, fee
     feed = feed_of(KvSource("a/0", publisher.endpoint, publisher.replay_endpoint), KvTiming(subscribe_s=0.02))
     await eventually(publisher.answer)
     await eventually(lambda: holder.state is COMPLETE)
+    await eventually(lambda: publisher.is_heard)
     publisher.send(b"\xc1")
     publisher.send(b"\xc1")
     publisher.store(2)
-    await eventually(lambda: feed.status.last_seq == 3)
-    assert (holder.state, holder.hashes, feed.status.unusable) == (PARTIAL, {2}, 2)
+    await eventually(lambda: (feed.status.last_seq, holder.state) == (3, PARTIAL))
+    assert (holder.hashes, feed.status.unusable) == ({2}, 2)
     assert caplog.text.count("KV events of a/0: an event batch can't be read") == 1
 
 
@@ -471,14 +522,15 @@ async def test_what_is_not_for_this_worker(publisher_of, feed_of, holder, eventu
     feed = feed_of(KvSource("a/0", publisher.endpoint, publisher.replay_endpoint, topic="kv", rank=0))
     await eventually(publisher.answer)
     await eventually(lambda: holder.state is COMPLETE)
+    await eventually(lambda: publisher.is_heard)
     publisher.pub.send_multipart(encode_frames("kv-of-another", 0, b"\xc1"))
     publisher.pub.send_multipart([b"kv", b"no number"])
     publisher.send(encode_batch(EventBatch(1.0, (BlockStored((1,), None, (1,), 1),), 0)), "kv")
     await eventually(lambda: feed.status.last_seq == 0)
     assert (holder.state, holder.hashes, feed.status.unusable) == (COMPLETE, {1}, 1)
     publisher.send(encode_batch(EventBatch(1.0, (BlockStored((2,), None, (2,), 1),), 7)), "kv")
-    await eventually(lambda: feed.status.last_seq == 1)
-    assert (holder.state, holder.hashes) == (PARTIAL, set())
+    await eventually(lambda: (feed.status.last_seq, holder.state) == (1, PARTIAL))
+    assert holder.hashes == set()
     assert "rank 7" in holder.reason
 
 
@@ -487,21 +539,32 @@ async def test_events_that_cannot_be_used_leave_the_others_as_they_are(publisher
     feed = feed_of(KvSource("a/0", publisher.endpoint, publisher.replay_endpoint))
     await eventually(publisher.answer)
     await eventually(lambda: holder.state is COMPLETE)
+    await eventually(lambda: publisher.is_heard)
     publisher.store(1)
     publisher.store(2, extra_keys=())
     publisher.store(3)
-    await eventually(lambda: feed.status.last_seq == 2)
-    assert (holder.state, holder.hashes) == (PARTIAL, {1, 3})
+    await eventually(lambda: (feed.status.last_seq, holder.state) == (2, PARTIAL))
+    assert holder.hashes == {1, 3}
     assert "0 extra keys for 1 blocks" in holder.reason
 
 
 async def test_a_replay_that_is_not_answered(publisher_of, feed_of, holder, eventually):
     publisher = publisher_of()
     publisher.store(1)
-    feed = feed_of(KvSource("a/0", publisher.endpoint, publisher.replay_endpoint))
+    source = KvSource("a/0", publisher.endpoint, publisher.replay_endpoint)
+    feed = feed_of(source, replace(QUICK, replay_silence_s=0.3))
+    replays: list[int] = []
+    emit = holder.emit
+
+    def tell(event: KvEvent) -> None:
+        emit(event)
+        if isinstance(event, KvFeedChanged) and event.state is PARTIAL:
+            replays.append(feed.status.replays)
+
+    feed._tell_ledger = tell
     await eventually(lambda: holder.state is PARTIAL)
     assert "nothing came for 0.3 s" in holder.reason
-    assert feed.status.replays == 1
+    assert replays[0] == 1
 
     def answered() -> bool:
         publisher.answer()
@@ -511,9 +574,10 @@ async def test_a_replay_that_is_not_answered(publisher_of, feed_of, holder, even
     assert holder.hashes == {1}
 
 
-async def test_nobody_listens(feed_of, holder, eventually, unused_tcp_port, caplog):
-    feed = feed_of(KvSource("a/0", f"tcp://127.0.0.1:{unused_tcp_port}"))
-    await eventually(lambda: "nobody listens" in feed.status.reason)
+async def test_nobody_listens(feed_of, holder, eventually, caplog):
+    with shut_port() as port:
+        feed = feed_of(KvSource("a/0", f"tcp://127.0.0.1:{port}"))
+        await eventually(lambda: "nobody listens" in feed.status.reason)
     assert holder.state is SYNCING
     assert "kv_events.bind" in caplog.text
 
