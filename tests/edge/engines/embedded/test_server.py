@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -244,7 +245,11 @@ async def test_a_character_of_several_tokens_comes_whole(client: Client) -> None
         ("chat", {"structured_outputs": {"json": {}}}, "structured_outputs"),
         ("complete", {"guided_choice": ["a", "b"]}, "guided_choice"),
         ("complete", {"bad_words": ["x"]}, "bad_words"),
-        ("complete", {"echo": True, "logprobs": 1}, "logprobs"),
+        (
+            "complete",
+            {"echo": True, "logprobs": 1, "kv_transfer_params": {"do_remote_decode": True}},
+            "kv_transfer_params",
+        ),
         ("complete", {"suffix": "x"}, "suffix"),
         ("complete", {"n": 2}, "n"),
         ("complete", {"best_of": 3}, "best_of"),
@@ -255,6 +260,61 @@ async def test_what_it_can_not_do_is_refused(client: Client, path: str, fields: 
     assert (answer.status, answer.json["error"]["param"]) == (400, param)
     allowed = {"response_format": {"type": "text"}} if path == "chat" else {"best_of": 1}
     assert (await (client.chat if path == "chat" else client.complete)(max_tokens=1, **allowed)).status == 200
+
+
+async def forced(client: Client, prompt: list[int], token: int) -> float:
+    """The logprob of a token behind a prompt, by an answer that has to begin with it."""
+    choice = choice_of(await client.complete(prompt, max_tokens=1, logprobs=0, logit_bias={str(token): 100}))
+    (logprob,) = choice["logprobs"]["token_logprobs"]
+    return float(logprob)
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_num_seqs": 4, "max_batched_tokens": 7}, {"prefix_caching": False}])
+async def test_logprobs_of_an_echoed_prompt_are_those_of_answers_that_said_it(
+    stack: AsyncExitStack, session: aiohttp.ClientSession, settings: dict[str, Any]
+) -> None:
+    client = Client(session, await start_embedded(stack, **settings), EXACT)
+    text = "the time of day, and now so much more of it"
+    prompt = client.server.state.text.encode(text)
+    shown = {"max_tokens": 3, "logprobs": 2, "return_token_ids": True}
+    plain = choice_of(await client.complete(text, **shown))
+    answer = await client.complete(text, echo=True, **shown)
+    choice = choice_of(answer)
+    logprobs = choice["logprobs"]
+    assert choice["text"] == text + plain["text"]
+    assert choice["token_ids"] == plain["token_ids"]
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
+    behind = [await forced(client, prompt[:count], prompt[count]) for count in range(1, len(prompt))]
+    assert logprobs["token_logprobs"][1:] == behind + plain["logprobs"]["token_logprobs"], "bit by bit"
+    assert logprobs["top_logprobs"][len(prompt) :] == plain["logprobs"]["top_logprobs"]
+    for name, odd, top in zip(logprobs["tokens"][1:], behind, logprobs["top_logprobs"][1:], strict=False):
+        assert top[name] == odd
+        assert 2 <= len(top) <= 3
+    ends = [0, *itertools.accumulate(map(len, logprobs["tokens"]))]
+    assert logprobs["text_offset"] == ends[:-1]
+    assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, "what is cached has no logits"
+
+
+async def test_logprobs_of_an_echoed_prompt_are_streamed_before_those_of_the_answer(client: Client) -> None:
+    asked = {"max_tokens": 3, "logprobs": 2, "echo": True, "n": 2, "temperature": 1, "seed": 4}
+    for prompt in ("abc and more", "a", ["one", "two of them"]):
+        whole = (await client.complete(prompt, **asked)).json["choices"]
+        events = (await client.complete(prompt, **asked, stream=True)).events
+        for choice in whole:
+            told = [c["logprobs"] for e in events for c in e["choices"] if c["index"] == choice["index"]]
+            assert len(told) == 1 + 3
+            for name, values in choice["logprobs"].items():
+                assert [value for one in told for value in one[name]] == values
+
+
+async def test_an_echoed_prompt_is_cached_for_others(client: Client) -> None:
+    text = "a prompt that is long enough to fill blocks"
+    for _ in range(2):
+        answer = await client.complete(text, max_tokens=1, echo=True, logprobs=1)
+        assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    plain = await client.complete(text, max_tokens=1)
+    assert plain.json["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
 
 
 async def test_tokens_without_text_are_events_too(client: Client) -> None:

@@ -29,6 +29,7 @@ def asked(chance: random.Random, shared: list[int]) -> dict[str, Any]:
         "ignore_eos": True,
         "logprobs": 2,
         "return_token_ids": True,
+        "echo": chance.random() < 0.3,
     }
     if fields["temperature"] and chance.random() < 0.3:
         fields["n"] = 2

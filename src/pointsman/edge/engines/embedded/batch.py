@@ -24,6 +24,8 @@ class Part:
     """Ids of the sequence's KV blocks from its beginning; they hold at least these tokens."""
     wanted: bool
     """The logits after its last token are asked for."""
+    told: int = 0
+    """Those after so many of its first tokens are, too, its last one not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,13 @@ class Batch:
     """Place within it."""
     groups: tuple[QueryGroup, ...]
     wanted: Ints
-    """Rows whose logits are asked for, in the order of the parts."""
+    """Rows whose logits are asked for, in the order of the parts and of their tokens."""
 
 
 def lay_out(parts: Sequence[Part], kv: KvBlocks, tile: int) -> Batch:
     """The batch of some parts, at least one."""
-    tokens, positions, blocks, offsets, wanted, tiles = [], [], [], [], [], []
+    tokens, positions, blocks, offsets, tiles = [], [], [], [], []
+    wanted: list[int] = []
     start = 0
     for part in parts:
         count = len(part.tokens)
@@ -69,6 +72,7 @@ def lay_out(parts: Sequence[Part], kv: KvBlocks, tile: int) -> Batch:
         blocks.append(np.asarray(part.blocks, np.intp)[at // kv.block_size])
         offsets.append(at % kv.block_size)
         tiles.append(_tiles(start, count, tile))
+        wanted += range(start, start + part.told)
         start += count
         if part.wanted:
             wanted.append(start - 1)

@@ -13,9 +13,17 @@ __all__ = ["GREEDY", "ComputedSequence", "SampledRequest"]
 class ComputedSequence(TokenSequence):
     """Its next token is put into `chosen` before the step that brings it is finished."""
 
-    __slots__ = ("chosen",)
+    __slots__ = ("chosen", "prompt_told")
 
     chosen: Chosen
+    prompt_told: list[Chosen]
+    """What is told of the prompt's tokens, as far as they are computed; only where that is asked for."""
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Logprobs of its prompt are asked for, and were not told yet."""
+        request = self.request
+        return isinstance(request, SampledRequest) and request.sampling.tells_prompt and not self.answer
 
     @property
     def answer(self) -> TokenIds[int]:

@@ -40,7 +40,7 @@ class Decoder:
         return self._weights.bytes
 
     def forward(self, parts: list[Part], kv: KvBlocks) -> Array:
-        """Logits [wanted part, vocabulary] of those parts that want them; keys and values go to their blocks."""
+        """Logits [row, vocabulary] of the tokens whose parts want them; keys and values go to their blocks."""
         batch = lay_out(parts, kv, self.tile)
         rows = self._weights.embeddings[batch.tokens]
         for number, layer in enumerate(self._weights.layers):

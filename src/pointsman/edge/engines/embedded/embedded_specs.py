@@ -38,8 +38,11 @@ class EmbeddedSpecs(SpecMaker):
                     "tool_choice",
                 )
         elif isinstance(body, CompletionBody):
-            if body.echo and body.logprobs is not None:
-                raise bad_request("logprobs of an echoed prompt are not supported by this engine.", "logprobs")
+            if body.echo and body.logprobs is not None and body.kv_transfer_params is not None:
+                raise bad_request(
+                    "logprobs of an echoed prompt need all of it to be computed here: leave kv_transfer_params out.",
+                    "kv_transfer_params",
+                )
             if body.suffix:
                 raise bad_request("suffix is not currently supported.", "suffix")
             if body.best_of is not None and body.best_of != (body.n or 1):

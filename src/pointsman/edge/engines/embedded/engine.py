@@ -17,7 +17,7 @@ from pointsman.edge.engines.embedded.computed_sequence import ComputedSequence
 from pointsman.edge.engines.embedded.decoder import Decoder
 from pointsman.edge.engines.embedded.kv_blocks import KvBlocks
 from pointsman.edge.engines.embedded.pages import PagedScheduler
-from pointsman.edge.engines.embedded.sampling import choose
+from pointsman.edge.engines.embedded.sampling import choose, told
 from pointsman.edge.engines.embedded.weights import Array
 from pointsman.edge.engines.openai_server.sampling import GREEDY, SampledRequest, Sampling
 
@@ -70,11 +70,19 @@ class EmbeddedEngine:
 
     def compute(self, work: Work) -> None:
         """The tokens of the step. Reads nothing that requests which come or go meanwhile change."""
-        logits = self._decoder.forward(work.parts, self.kv)
-        for sequence, row in zip(work.wanting, logits, strict=True):
-            sequence.chosen = choose(
-                row, sampling_of(sequence), sequence.tokens[: sequence.prompt_length], sequence.answer
-            )
+        logits = iter(self._decoder.forward(work.parts, self.kv))
+        for part, sequence in zip(work.parts, work.sequences, strict=True):
+            sampling = sampling_of(sequence)
+            if part.told:
+                del sequence.prompt_told[part.first :]  # where it is computed again
+                told_of = sequence.tokens[part.first + 1 : part.first + 1 + part.told]
+                count = sampling.logprobs or 0
+                sequence.prompt_told += [told(row, token, count) for token, row in zip(told_of, logits, strict=False)]
+            if part.wanted:
+                prompt, answer = sequence.tokens[: sequence.prompt_length], sequence.answer
+                sequence.chosen = choose(next(logits), sampling, prompt, answer)
+                if sequence.tells_prompt:
+                    sequence.chosen = dataclasses.replace(sequence.chosen, prompt=tuple(sequence.prompt_told))
 
     def finish(self, now_ms: float) -> StepResult:
         """What the step brought."""
@@ -94,7 +102,12 @@ class EmbeddedEngine:
         first = sequence.computed
         wanted = first + count == sequence.length
         tokens = np.frombuffer(sequence.tokens, np.uint32)[first : first + count].tolist()
-        work.parts.append(Part(tokens, first, self._scheduler.pages.table(sequence), wanted))
+        told_count = 0
+        if sequence.tells_prompt:
+            if not first:
+                sequence.prompt_told = []
+            told_count = max(0, min(first + count, sequence.prompt_length - 1) - first)
+        work.parts.append(Part(tokens, first, self._scheduler.pages.table(sequence), wanted, told_count))
         work.sequences.append(sequence)
         if wanted:
             work.wanting.append(sequence)

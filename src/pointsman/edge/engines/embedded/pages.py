@@ -11,7 +11,9 @@ from pointsman.core.engine_model.block_pool import Key
 from pointsman.core.engine_model.config import EngineConfig
 from pointsman.core.engine_model.scheduler import Scheduler
 from pointsman.core.engine_model.sequence import Sequence
+from pointsman.core.engine_model.step import Batch
 from pointsman.core.model.errors import EngineError
+from pointsman.edge.engines.embedded.computed_sequence import ComputedSequence
 
 
 class Pages:
@@ -78,6 +80,19 @@ class PagedScheduler(Scheduler):
         """As the scheduler does, and its pages too."""
         self.pages.released(sequence)
         super().release(sequence)
+
+    def _start(self, sequence: Sequence, budget: int, batch: Batch, *, remote: bool) -> int:
+        if not (isinstance(sequence, ComputedSequence) and sequence.tells_prompt):
+            return super()._start(sequence, budget, batch, remote=remote)
+        # What is cached has no logits: all of it is computed, and cached as ever.
+        caching, self._prefix_caching = self._prefix_caching, False
+        try:
+            count = super()._start(sequence, budget, batch, remote=remote)
+        finally:
+            self._prefix_caching = caching
+        if count:
+            self._announce(sequence, count)
+        return count
 
     def _announce(self, sequence: Sequence, end: int) -> None:
         first = len(sequence.keys)

@@ -33,6 +33,11 @@ def choose(logits: Array, sampling: Sampling, prompt: Sequence[int], answer: Seq
         token = _draw(adjusted, sampling, len(prompt) + len(answer))
     if wanted is None:
         return Chosen(token)
+    return told(logits, token, wanted)
+
+
+def told(logits: Array, token: int, wanted: int) -> Chosen:
+    """A token with its logprob, and as many of the likeliest ones as are `wanted`."""
     logprobs = log_softmax(logits)
     return Chosen(token, float(logprobs[token]), likeliest(logprobs, wanted))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pointsman.edge.engines.openai_server.sampling import Chosen
 from pointsman.edge.engines.openai_server.text import ServedText
 
@@ -13,6 +15,11 @@ _UNFINISHED = "\ufffd"
 def shown_logprobs(text: ServedText, *, chat: bool) -> ChatLogprobs | TextLogprobs:
     """For one choice; its tokens come in order."""
     return ChatLogprobs(text) if chat else TextLogprobs(text)
+
+
+def told_of_prompt(prompt: Sequence[int], first: Chosen) -> list[Chosen]:
+    """The tokens of an echoed prompt, as the first token of its answer tells of them."""
+    return [Chosen(prompt[0]), *first.prompt]
 
 
 class _Names:
@@ -65,20 +72,26 @@ class TextLogprobs:
     def of(self, tokens: list[Chosen]) -> dict[str, object]:
         """Of the next tokens."""
         names, offsets = [], []
-        tops: list[dict[str, float]] = []
+        logprobs: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
         for chosen in tokens:
             name = self._names.next(chosen.token)
             names.append(name)
             offsets.append(self._offset)
             self._offset += len(name)
+            if chosen.logprob is None:  # nothing comes before the first token of a prompt
+                logprobs.append(None)
+                tops.append(None)
+                continue
             # As vLLM does: the token itself is among them, though it may not be one of the likeliest.
+            logprobs.append(_finite(chosen.logprob))
             top = {name: _finite(chosen.logprob)}
             for token, logprob in chosen.likeliest:
                 top.setdefault(self._names.other(token), _finite(logprob))
             tops.append(top)
         return {
             "text_offset": offsets,
-            "token_logprobs": [_finite(chosen.logprob) for chosen in tokens],
+            "token_logprobs": logprobs,
             "tokens": names,
             "top_logprobs": tops,
         }

@@ -26,6 +26,8 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     """How many of the likeliest tokens are told with each token; None: nothing is."""
+    tells_prompt: bool = False
+    """The same is told of the prompt's tokens, so none of it may be taken from a cache."""
     min_tokens: int = 0
     """Before so many tokens none of `end_ids` may come."""
     end_ids: tuple[int, ...] = ()
@@ -51,6 +53,8 @@ class Chosen:
     """Of the model itself, before temperature and filters; None where it was not asked for."""
     likeliest: tuple[tuple[int, float], ...] = ()
     """Tokens with their logprobs, likeliest first."""
+    prompt: tuple[Chosen, ...] = ()
+    """With the first token of an answer, where it is asked for: the same of the prompt's tokens from the second on."""
 
 
 GREEDY = Sampling(temperature=0.0)

@@ -55,6 +55,7 @@ def read_sampling(
     min_tokens = body.min_tokens or 0
     if not 0 <= min_tokens <= most_tokens:
         raise bad_request(f"min_tokens must be between 0 and max_tokens={most_tokens}, got {min_tokens}.", "min_tokens")
+    logprobs = _logprobs(body)
     return Sampling(
         temperature=temperature,
         top_k=max(0, int(value("top_k", -1, math.inf))),
@@ -65,7 +66,8 @@ def read_sampling(
         frequency_penalty=value("frequency_penalty", -2.0, 2.0),
         repetition_penalty=value("repetition_penalty", 0.0, math.inf, above=True),
         logit_bias=_bias(body.logit_bias, vocabulary),
-        logprobs=_logprobs(body),
+        logprobs=logprobs,
+        tells_prompt=body.echo and logprobs is not None,
         min_tokens=min_tokens,
         end_ids=_end_ids(body, defaults, vocabulary),
     )

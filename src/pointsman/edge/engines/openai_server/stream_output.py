@@ -8,7 +8,7 @@ from pointsman.edge.engines.openai_server.errors import error_body
 from pointsman.edge.engines.openai_server.generation import Choice, Generation
 from pointsman.edge.engines.openai_server.json_answer import JSON_HEADERS
 from pointsman.edge.engines.openai_server.json_texts import JsonTexts
-from pointsman.edge.engines.openai_server.logprobs import shown_logprobs
+from pointsman.edge.engines.openai_server.logprobs import shown_logprobs, told_of_prompt
 from pointsman.edge.engines.openai_server.sampling import Chosen
 from pointsman.edge.wire.http1_responder import Responder
 
@@ -39,7 +39,8 @@ class StreamOutput:
         self._after_text = b'},"logprobs":' if spec.chat else b',"logprobs":'
         ids = b'"token_ids":null}]}\n\n'
         tail = b"null," + ids if spec.chat else b'null,"stop_reason":null,"prompt_token_ids":null,' + ids
-        self._plain_tail = self._after_text + b'null,"finish_reason":' + tail
+        self._after_logprobs = b',"finish_reason":' + tail
+        self._plain_tail = self._after_text + b"null" + self._after_logprobs
 
     def start(self) -> None:
         """Status and headers; they go out with the first event."""
@@ -51,7 +52,7 @@ class StreamOutput:
         if choice.tokens == 1:
             if not self.responder.started:
                 self.start()
-            opening = self._opening(choice)
+            opening = self._opening(choice, chosen)
         # A token without text is told too, as vLLM does: a stream of them is no stream that stands still.
         if self._plain and choice.finish_reason is None:
             event = self._prefixes[choice.index] + self._texts.of(text) + self._plain_tail
@@ -76,7 +77,7 @@ class StreamOutput:
         else:
             self.responder.send(status, JSON_HEADERS, error_body(status, message))
 
-    def _opening(self, choice: Choice) -> bytes:
+    def _opening(self, choice: Choice, chosen: Chosen | None) -> bytes:
         """What comes before the first token of a choice: the role in a chat, the prompt where it is echoed."""
         spec = self.generation.spec
         if spec.chat:
@@ -93,7 +94,10 @@ class StreamOutput:
         if not spec.echo:
             return b""
         text = _encode(self.generation.text.decode(choice.prompt))
-        return self._prefixes[choice.index] + text + self._plain_tail
+        told = b"null"
+        if chosen is not None and spec.sampling.tells_prompt:
+            told = _encode(self._shown[choice.index].of(told_of_prompt(choice.prompt, chosen)))
+        return self._prefixes[choice.index] + text + self._after_text + told + self._after_logprobs
 
     def _full_event(self, choice: Choice, text: str, token: int, chosen: Chosen | None) -> bytes:
         spec = self.generation.spec

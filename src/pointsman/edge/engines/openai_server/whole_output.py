@@ -7,7 +7,7 @@ import msgspec
 from pointsman.edge.engines.openai_server.errors import error_body
 from pointsman.edge.engines.openai_server.generation import Choice, Generation
 from pointsman.edge.engines.openai_server.json_answer import JSON_HEADERS
-from pointsman.edge.engines.openai_server.logprobs import shown_logprobs
+from pointsman.edge.engines.openai_server.logprobs import shown_logprobs, told_of_prompt
 from pointsman.edge.engines.openai_server.sampling import Chosen
 from pointsman.edge.wire.http1_responder import Responder
 
@@ -94,4 +94,6 @@ class WholeOutput:
         chosen = self._chosen[choice.index]
         if generation.spec.sampling.logprobs is None or not chosen:
             return None
+        if generation.spec.sampling.tells_prompt:
+            chosen = told_of_prompt(choice.prompt, chosen[0]) + chosen
         return shown_logprobs(generation.text, chat=generation.spec.chat).of(chosen)
