@@ -22,6 +22,7 @@ from pointsman.edge.cluster.etcd.errors import CompactedError, EtcdRefusedError,
 from pointsman.edge.cluster.etcd.messages import Event, KeyValue
 from pointsman.edge.cluster.members import WorkerSource
 from support.etcd_server import EtcdServer
+from support.virtual_time import in_virtual_time
 from support.waiting import eventually
 
 PREFIX = "/pointsman/default/workers/"
@@ -38,13 +39,14 @@ class Place:
 
     def __init__(self, client: ReadsEtcd, *, resync_s: float = 0.05, grace_s: float = 1000.0) -> None:
         self.offers: list[tuple[WorkerSource, ...]] = []
-        loop = asyncio.get_running_loop()
+        self._passed_s = 0.0
+        self._loop = asyncio.get_running_loop()
         self.discovery = EtcdDiscovery(
             client,
             PREFIX,
             source_of,
             self._offer,
-            lambda: 1000.0 * loop.time(),
+            lambda: 1000.0 * (self._loop.time() + self._passed_s),
             random.Random(1),
             resync_s=resync_s,
             grace_s=grace_s,
@@ -52,6 +54,11 @@ class Place:
 
     def _offer(self, sources: Sequence[WorkerSource]) -> None:
         self.offers.append(tuple(sources))
+
+    def let_pass(self, seconds: float) -> None:
+        """As if so much time had gone by."""
+        self._passed_s += seconds
+        self.discovery._changed.set()
 
     @property
     def names(self) -> list[str]:
@@ -134,6 +141,7 @@ class ScriptedEtcd:
             self._waiting.remove(queue)
 
 
+@in_virtual_time
 async def test_a_watch_that_died_in_silence(caplog: pytest.LogCaptureFixture) -> None:
     etcd = ScriptedEtcd()
     etcd.put("a")
@@ -151,6 +159,7 @@ async def test_a_watch_that_died_in_silence(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("bad", [b'{"url": null, "name": "a"}', b"{", b'{"url": "http://a:8000", "weigth": 1}'])
+@in_virtual_time
 async def test_a_record_that_becomes_bad_is_no_farewell(bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
     etcd = ScriptedEtcd()
     etcd.put("a")
@@ -171,6 +180,7 @@ async def test_a_record_that_becomes_bad_is_no_farewell(bad: bytes, caplog: pyte
         await eventually(lambda: place.names == [])
 
 
+@in_virtual_time
 async def test_what_is_kept_does_not_keep_out_what_is_there() -> None:
     """An engine killed and started again: under another name, or under its name at another address."""
     etcd = ScriptedEtcd()
@@ -190,6 +200,7 @@ async def test_what_is_kept_does_not_keep_out_what_is_there() -> None:
         )
 
 
+@in_virtual_time
 async def test_etcd_away(caplog: pytest.LogCaptureFixture) -> None:
     etcd = ScriptedEtcd()
     etcd.put("a")
@@ -212,6 +223,7 @@ async def test_etcd_away(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+@in_virtual_time
 async def test_what_etcd_refuses_is_trouble_too() -> None:
     etcd = ScriptedEtcd()
     etcd.fail(EtcdRefusedError("permission denied"))
@@ -224,6 +236,7 @@ async def test_what_etcd_refuses_is_trouble_too() -> None:
         await eventually(lambda: place.names == ["a"])
 
 
+@in_virtual_time
 async def test_compacted_between_listing_and_watch() -> None:
     etcd = ScriptedEtcd()
     etcd.put("a")
@@ -239,6 +252,7 @@ async def test_compacted_between_listing_and_watch() -> None:
     assert place.state is DiscoveryState.CONNECTED
 
 
+@in_virtual_time
 async def test_bad_records_are_ignored_alone(caplog: pytest.LogCaptureFixture) -> None:
     etcd = ScriptedEtcd()
     etcd.put("a")
@@ -264,6 +278,7 @@ async def test_bad_records_are_ignored_alone(caplog: pytest.LogCaptureFixture) -
     assert sum("is ignored" in record.getMessage() for record in caplog.records) == 5
 
 
+@in_virtual_time
 async def test_draining_and_going() -> None:
     etcd = ScriptedEtcd()
     etcd.put("a")
@@ -318,7 +333,7 @@ async def test_real_etcd_stopped_and_started(etcd: EtcdServer, client: EtcdClien
 
 async def test_real_etcd_wiped_and_filled_again(etcd: EtcdServer, client: EtcdClient) -> None:
     await register(client, "a", "b", "c")
-    place = Place(client, resync_s=20.0, grace_s=1.5)
+    place = Place(client, resync_s=20.0)
     async with place.running():
         await eventually(lambda: place.names == ["a", "b", "c"])
         await etcd.wipe()
@@ -327,6 +342,7 @@ async def test_real_etcd_wiped_and_filled_again(etcd: EtcdServer, client: EtcdCl
         await register(client, "a", "b")
         await eventually(lambda: place.discovery.status.kept == 1)
         assert place.names == ["a", "b", "c"]
+        place.let_pass(1000.0)
         await eventually(lambda: place.names == ["a", "b"])
     assert len(place.offers) == 2
 
@@ -351,9 +367,11 @@ async def test_real_etcd_compacted_while_nobody_watched(etcd: EtcdServer, client
 async def test_real_lease_that_ran_out(etcd: EtcdServer, client: EtcdClient) -> None:
     lease = await client.grant(60)
     await register(client, "a", lease=lease.id)
-    place = Place(client, resync_s=20.0, grace_s=0.2)
+    place = Place(client, resync_s=20.0)
     async with place.running():
         await eventually(lambda: place.names == ["a"])
         await client.revoke(lease.id)
         await eventually(lambda: place.discovery.status.kept == 1)
+        assert place.names == ["a"]
+        place.let_pass(1000.0)
         await eventually(lambda: place.names == [])

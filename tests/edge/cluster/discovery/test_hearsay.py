@@ -16,6 +16,7 @@ from pointsman.edge.cluster.etcd.errors import EtcdUnreachableError
 from pointsman.edge.cluster.etcd.messages import KeyValue
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.replicas.bus import Gone, Heard, Tell
+from support.virtual_time import in_virtual_time
 from support.waiting import eventually
 
 PREFIX = "/pointsman/f/workers/"
@@ -84,6 +85,7 @@ async def told_by(*names: str) -> bytes:
     return told
 
 
+@in_virtual_time
 async def test_engines_are_known_from_others_until_etcd_is_back(caplog: pytest.LogCaptureFixture) -> None:
     told = await told_by("a", "b")
     etcd = Etcd()
@@ -106,6 +108,7 @@ async def test_engines_are_known_from_others_until_etcd_is_back(caplog: pytest.L
     await new.close()
 
 
+@in_virtual_time
 async def test_who_read_etcd_knows_better() -> None:
     told = await told_by("a", "b")
     new = FrontEnd(Etcd("c"))
@@ -116,6 +119,7 @@ async def test_who_read_etcd_knows_better() -> None:
 
 
 @pytest.mark.parametrize("read_at_once", [False, True])
+@in_virtual_time
 async def test_heard_before_the_first_reading(read_at_once: bool) -> None:
     told = await told_by("a")
     new = FrontEnd(Etcd("c") if read_at_once else Etcd())
@@ -126,6 +130,7 @@ async def test_heard_before_the_first_reading(read_at_once: bool) -> None:
     await new.close()
 
 
+@in_virtual_time
 async def test_another_fleet_and_nonsense(caplog: pytest.LogCaptureFixture) -> None:
     told = await told_by("a")
     new = FrontEnd(Etcd(), "/pointsman/other/workers/")
