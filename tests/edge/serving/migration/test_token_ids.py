@@ -73,13 +73,13 @@ async def test_usage_is_the_whole_answers(sims: SimFleet) -> None:
 async def test_what_went_on_elsewhere_is_decided_again_as_it_was(sims: SimFleet) -> None:
     """The second decision went by the prompt and what had been generated, so that is what is recorded with it."""
     path, body = BODIES["chat_usage"]
-    frontend = await sims.open(policy="cost")
-    await sims.fault(0, 1, reset_after_tokens=5, requests=1)
+    frontend = await sims.open(engines=3, policy="cost")
+    await sims.fault(reset_after_tokens=7, requests=1)  # whoever is asked first, the third one ends it
     await sims.ask(path, body)
     [record] = [record for record in frontend.decisions if record.migrations]
     row = record.row(state=True)
     recorded = unpack_state(row.state)
-    generated = 5 * row.migrations
+    generated = 7 * 2
     assert recorded.request.prompt_tokens == row.prompt_expected == row.prompt_tokens + generated
     assert recorded.request.max_output_tokens == 20 - generated
     again = recorded.decide(Cost())
