@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
 
-from pointsman.app.cli import explain_source, main
+from pointsman.app.cli import explain_log, explain_source, main
 from pointsman.app.cli.admin_client import NoFrontEndError, RefusedError
+from pointsman.app.cli.explain_log import LogFiles
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.chance import decision_chance
@@ -21,6 +23,7 @@ from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.timing.worker_times import WorkerTimes
 from pointsman.edge.decisions.candidates import logged_candidates
+from pointsman.edge.decisions.search import Query
 from pointsman.edge.decisions.state import pack_state
 from pointsman.edge.decisions.transfers import TransferSums
 from pointsman.edge.serving.status import Status
@@ -77,6 +80,20 @@ def log(tmp_path: Path) -> Path:
     return write(tmp_path / "d.jsonl", decided(3), decided(4, state=""))
 
 
+Closed = Callable[[LogFiles], LogFiles]
+
+
+@pytest.fixture
+def closed_after(request: pytest.FixtureRequest) -> Closed:
+    """What it is given is closed once the test is over."""
+
+    def noted(log: LogFiles) -> LogFiles:
+        request.addfinalizer(log.close)
+        return log
+
+    return noted
+
+
 def test_logs_of_several_front_ends_are_one(run: Run, tmp_path: Path) -> None:
     """`serve --processes` writes one a front end; the youngest of all are the last, not those of the last file."""
     write(tmp_path / "d[1].1.jsonl.1", decided(1))
@@ -93,6 +110,41 @@ def test_logs_of_several_front_ends_are_one(run: Run, tmp_path: Path) -> None:
     code, _, err = run("--last", 1, "--log", tmp_path / "e.jsonl")
     assert code == 2
     assert "e.jsonl: can't be read" in err
+
+
+def test_a_log_that_is_rotated_while_it_is_read_is_read_whole(tmp_path: Path, closed_after: Closed) -> None:
+    path = tmp_path / "d.jsonl"
+    write(tmp_path / "d.jsonl.1", decided(1), decided(2))
+    write(path, decided(3))
+    log = closed_after(LogFiles([path]))
+    for older, younger in (("d.jsonl.2", "d.jsonl.1"), ("d.jsonl.1", "d.jsonl")):
+        (tmp_path / younger).rename(tmp_path / older)
+    write(path, decided(4))
+    last = Query.of([("last", "9")])
+    for _ in range(2):
+        assert [row.id for row, _ in log.search(last)] == ["r3", "r2", "r1"]
+    assert [row.id for row, _ in closed_after(LogFiles([path])).search(last)] == ["r4", "r3", "r2", "r1"]
+
+
+def test_a_log_that_is_rotated_while_it_is_opened_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_after: Closed
+) -> None:
+    path = tmp_path / "d.jsonl"
+    write(tmp_path / "d.jsonl.1", decided(1))
+    write(path, decided(2))
+    opened = explain_log._opened
+
+    def rotated_after(name: Path) -> BinaryIO | None:
+        file = opened(name)
+        if name == path:
+            (tmp_path / "d.jsonl.1").rename(tmp_path / "d.jsonl.2")
+            path.rename(tmp_path / "d.jsonl.1")
+        return file
+
+    write(tmp_path / "d.jsonl.2", decided(0))
+    monkeypatch.setattr(explain_log, "_opened", rotated_after)
+    log = closed_after(LogFiles([path]))
+    assert [row.id for row, _ in log.search(Query.of([("last", "9")]))] == ["r2", "r1"]
 
 
 def test_one_decision_for_people(run: Run, log: Path) -> None:

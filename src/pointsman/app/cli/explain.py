@@ -139,7 +139,12 @@ def explain(
         raise click.UsageError("--transfers looks at all requests that ended; leave out --status")
     if logs and ctx.get_parameter_source("admin_url") is ParameterSource.COMMANDLINE:
         raise click.UsageError("Name either --log or --admin-url")
-    source: Source = LogFiles(logs) if logs else FrontEnds(admin_url)
+    source: Source
+    if logs:
+        source = files = LogFiles(logs)
+        ctx.call_on_close(files.close)
+    else:
+        source = FrontEnds(admin_url)
     try:
         if ask_skew:
             return _skew(source, _query(filters, last or _LAST_FOR_SKEW, None, _LAST_FOR_SKEW), json_file)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from glob import escape
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -23,20 +26,34 @@ _HEADER = msgspec.json.Decoder(Header)
 _HEADER_START = b'{"' + MARK.encode()
 
 
+class _Opened(NamedTuple):
+    """A file under the name that it had when it was opened."""
+
+    path: Path
+    file: BinaryIO | None
+    """None: there was none of that name."""
+
+
 class LogFiles:
     """Each log at `path` and `path.1`, `path.2`, … before it; those of several front ends as one.
 
     Of `serve --processes` `decisions.jsonl` stands for `decisions.1.jsonl`, `decisions.2.jsonl` and so on. Files are
-    read anew each time: they may be larger than memory.
+    read anew each time: they may be larger than memory. They are opened once, as they may be rotated meanwhile.
 
     Raises TraceError for a file that can't be read, is of a later format, or holds no decision.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         each = dict.fromkeys(one for path in paths for one in _of_processes(path))
-        self._logs = [_with_rotated(path) for path in each]
-        self._files = [file for files in self._logs for file in files]
+        with ExitStack() as stack:
+            self._logs = [_with_rotated(path, stack) for path in each]
+            self._stack = stack.pop_all()
+        self._files = [file.path for files in self._logs for file in files]
         self._bad: dict[tuple[Path, int], str] = {}
+
+    def close(self) -> None:
+        """The files are read no more."""
+        self._stack.close()
 
     @property
     def notes(self) -> list[str]:
@@ -115,9 +132,9 @@ class LogFiles:
         if self._bad and not any_row:
             raise TraceError(f"{self._files[-1]}: no decision log: {next(iter(self._bad.values()))}")
 
-    def _rows_of(self, files: Sequence[Path]) -> Iterator[tuple[DecisionRow, Path]]:
-        for file in files:
-            for number, line in read_lines(file):
+    def _rows_of(self, files: Sequence[_Opened]) -> Iterator[tuple[DecisionRow, Path]]:
+        for file, opened in files:
+            for number, line in read_lines(file, opened=opened):
                 if line.startswith(_HEADER_START):
                     _check(file, number, line)
                     continue
@@ -156,11 +173,35 @@ def _of_processes(path: Path) -> list[Path]:
     return [file for _, file in sorted(numbers)] or [path]
 
 
-def _with_rotated(path: Path) -> list[Path]:
-    """Oldest first."""
+def _with_rotated(path: Path, stack: ExitStack) -> list[_Opened]:
+    """Oldest first; the stack closes them.
+
+    They are opened from the youngest on: one that is rotated meanwhile is met again, not missed.
+    """
     older = []
     for file in path.parent.glob(f"{escape(path.name)}.*"):
         number = file.name.removeprefix(f"{path.name}.")
-        if number.isdigit():
+        if number.isascii() and number.isdigit():
             older.append((int(number), file))
-    return [*(file for _, file in sorted(older, reverse=True)), path]
+    found: list[_Opened] = []
+    met: set[tuple[int, int]] = set()
+    for name in (path, *(file for _, file in sorted(older))):
+        opened = _opened(name)
+        if opened is not None:
+            stack.enter_context(opened)
+            about = os.fstat(opened.fileno())
+            if (about.st_dev, about.st_ino) in met:
+                continue
+            met.add((about.st_dev, about.st_ino))
+            found.append(_Opened(name, opened))
+    return found[::-1] or [_Opened(path, None)]
+
+
+def _opened(path: Path) -> BinaryIO | None:
+    """None where it is not there (any more). Raises TraceError for one that can't be read."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TraceError(f"{path}: can't be read: {error.strerror or error}") from error

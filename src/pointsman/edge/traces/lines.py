@@ -6,7 +6,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -24,10 +24,15 @@ _LINES_A_CALL = 512
 _MOST_LINE_BYTES = 256 * 2**20
 
 
-def read_lines(path: Path, on_bytes: OnBytes | None = None) -> Iterator[tuple[int, bytes]]:
-    """Pairs of line number, from 1, and line without its end; blank lines are skipped. Raises TraceError."""
-    with open_file(path) as (stream, raw):
-        total = path.stat().st_size
+def read_lines(
+    path: Path, on_bytes: OnBytes | None = None, opened: BinaryIO | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Pairs of line number, from 1, and line without its end; blank lines are skipped. Raises TraceError.
+
+    `opened`: the file, which may have another name by now; it is read from its beginning and left open.
+    """
+    with open_file(path, opened) as (stream, raw):
+        total = os.fstat(raw.fileno()).st_size
         number = 0
         while line := stream.readline(_MOST_LINE_BYTES):
             number += 1
@@ -57,10 +62,11 @@ def read_all(path: Path, on_bytes: OnBytes | None = None) -> bytes:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+def open_file(path: Path, opened: BinaryIO | None = None) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The unpacked stream, and the file below it. Whatever goes wrong with the file becomes a TraceError."""
     try:
-        with path.open("rb") as raw:
+        with path.open("rb") if opened is None else nullcontext(opened) as raw:
+            raw.seek(0)
             packed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
             if not packed:
