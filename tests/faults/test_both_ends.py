@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from pointsman.core.model.replica import NO_SHARE
+from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.failover import FailoverSettings, RouteFailoverSettings
+from pointsman.edge.serving.settings import FrontendSettings
 from support.virtual.fleet import VirtualFleet, fleet_of
 from support.virtual.loop import VirtualLoop, run_virtual
 from support.virtual.scene import wrong
@@ -84,7 +88,8 @@ def test_front_ends_that_do_not_hear_each_other_serve_on_and_agree_again() -> No
 
 def test_clients_that_drip_and_clients_that_vanish_hold_nothing_for_long() -> None:
     async def main(loop: VirtualLoop) -> None:
-        async with fleet_of(loop, 1, 1) as fleet:
+        usual = FrontendSettings.of(ConfigTree()).limits
+        async with fleet_of(loop, 1, 1, frontend={"limits": usual}) as fleet:
             slow = await fleet.network.connect("10.0.1.1", 8080)
             heard = bytearray()
 
@@ -93,10 +98,14 @@ def test_clients_that_drip_and_clients_that_vanish_hold_nothing_for_long() -> No
                     heard.extend(data)
 
             slow.begin(Ear())
-            for byte in b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n":
+            began_s = loop.time()
+            for byte in b"POST /v1/chat/completions HTTP/1.1\r\nHost: hostname-of-this-machine\r\n":
                 slow.write(bytes([byte]))
                 await asyncio.sleep(1.0)
+                if heard:
+                    break
             assert heard.startswith(b"HTTP/1.1 408 "), bytes(heard)
+            assert loop.time() - began_s == pytest.approx(60.0, abs=2.0)
             answer, _task, _ = fleet.chat(max_tokens=5_000)
             await fleet.until(lambda: answer.tokens > 3)
             fleet.network.darken("10.9.9.9")  # the client's own host

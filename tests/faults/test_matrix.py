@@ -33,11 +33,12 @@ def played(fault: Fault, phase: Phase, frontends: int) -> tuple[Outcome, list[st
 @pytest.mark.parametrize("frontends", [1, 3], ids=["alone", "3 replicas"])
 @pytest.mark.parametrize("phase", list(Phase), ids=str)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_nothing_is_lost(fault: Fault, phase: Phase, frontends: int) -> None:
+def test_nothing_is_lost(fault: Fault, phase: Phase, frontends: int, caplog: pytest.LogCaptureFixture) -> None:
     outcome, left = played(fault, phase, frontends)
     assert outcome.struck, "the fault hit nobody: the scene proves nothing"
     assert outcome.failures == []
     assert left == []
+    assert "nobody expected" not in caplog.text, "a part that goes on after an exception hid one"
     assert says(outcome, fault.seen), f"status never said why: {as_json(outcome)}"
     assert max(outcome.struck_ended_s) <= fault.ends_within_s + (DRAIN_GRACE_S if phase is Phase.DRAIN else 0.0)
     assert outcome.back_after_s is not None, "the engine is never used again"

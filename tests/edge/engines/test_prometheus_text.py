@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from pointsman.edge.engines.http import EngineCallError
-from pointsman.edge.engines.prometheus_text import count, count_or_none, has_prefix, select, share_or_none
+from pointsman.edge.engines.prometheus_text import (
+    capacity_or_none,
+    count,
+    count_or_none,
+    has_prefix,
+    select,
+    share_or_none,
+)
 
 TEXT = """\
 # HELP run Running.
@@ -67,11 +74,21 @@ def test_prefix_is_found_in_samples_and_descriptions():
     assert not has_prefix("# HELP a about vllm:x\na 1\n", "vllm:")
 
 
-@pytest.mark.parametrize("value", [None, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [None, -1.0, float("nan"), float("inf"), 1e300, 2.0**63])
 def test_numbers_that_cannot_be_counts(value):
     assert count_or_none(value) is None
     with pytest.raises(EngineCallError, match="running"):
         count(value, "running")
+
+
+def test_what_no_cache_can_hold_is_no_capacity():
+    assert [capacity_or_none(tokens) for tokens in (None, 0, -1, 2**63, 16 * 2**20)] == [
+        None,
+        None,
+        None,
+        None,
+        16 * 2**20,
+    ]
 
 
 def test_shares_stay_between_0_and_1():

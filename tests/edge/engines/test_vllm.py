@@ -65,6 +65,18 @@ async def test_data_parallel_ranks(make_engine, session, vllm_answers):
     assert [(r.rank, r.running, r.kv_capacity_tokens) for r in readings] == [(0, 0, 1600), (1, 1, 1616), (2, 2, 1632)]
 
 
+@pytest.mark.parametrize("blocks", ["9" * 15, "9" * 5000, "0", "-1"])
+async def test_a_cache_beyond_reason_is_none(make_engine, session, vllm_answers, blocks):
+    vllm_answers["/metrics"] = (
+        "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n"
+        f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'
+    )
+    http = EngineHttp(session, (await make_engine(vllm_answers)).url)
+    assert (await ADAPTER.identify(http)).kv_capacity_tokens is None
+    (reading,) = await ADAPTER.read_load(http)
+    assert (reading.running, reading.kv_capacity_tokens) == (1, None)
+
+
 async def test_old_names_and_unresolved_cache_config(make_engine, session, vllm_answers):
     vllm_answers["/metrics"] = (
         "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:gpu_cache_usage_perc 1.5\n"

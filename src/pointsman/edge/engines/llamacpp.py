@@ -76,7 +76,7 @@ class LlamaCppAdapter:
             kv=kv,
             models=models.names,
             max_context_tokens=context or None,
-            kv_capacity_tokens=context * props.total_slots or None,
+            kv_capacity_tokens=prometheus.capacity_or_none(context * props.total_slots),
             max_batch=props.total_slots or None,
             capabilities=Capabilities(
                 chat=True,

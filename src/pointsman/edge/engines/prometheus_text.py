@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from pointsman.edge.engines.http import EngineCallError, Trouble
+
+_MOST = 2**50
+"""More is no number of anything that an engine has, and could not be added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +79,29 @@ def has_prefix(text: str, *prefixes: str) -> bool:
 
 
 def count(value: float | None, what: str) -> int:
-    """A number of requests or tokens; raises EngineCallError where it is missing, negative or not finite."""
-    if value is None or not math.isfinite(value) or value < 0:
+    """A number of requests or tokens; raises EngineCallError where it is missing, negative or beyond reason."""
+    if not _is_count(value):
         raise EngineCallError(Trouble.MALFORMED, f"metrics have no usable value for {what} ({value})")
     return int(value)
 
 
 def count_or_none(value: float | None) -> int | None:
     """A number of requests or tokens; None where it is missing or unusable."""
-    return None if value is None or not math.isfinite(value) or value < 0 else int(value)
+    return int(value) if _is_count(value) else None
+
+
+def capacity_or_none(tokens: float | None) -> int | None:
+    """What a cache holds; None where it is missing, nothing or unusable."""
+    return count_or_none(tokens) or None
 
 
 def share_or_none(value: float | None) -> float | None:
     """A fraction, kept within 0 to 1. Metrics named "perc" are fractions too."""
     return None if value is None or not math.isfinite(value) else min(1.0, max(0.0, value))
+
+
+def _is_count(value: float | None) -> TypeGuard[float]:
+    return value is not None and 0 <= value <= _MOST  # NaN is neither
 
 
 def _name_of(line: str) -> str:

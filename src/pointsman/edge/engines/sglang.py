@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -28,6 +29,8 @@ _KV_EVENTS_HINT = (
     'KV events off: start it with --kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq"}\''
 )
 _LOAD_HINT = "its load is unknown: start it with --enable-metrics"
+_MOST_RANKS = 4_096
+"""Of one engine; each is a worker."""
 
 
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
@@ -51,7 +54,7 @@ class _ServerInfo(msgspec.Struct):
     page_size: int
     version: str | None = None
     tokenizer_path: str | None = None
-    dp_size: int = 1
+    dp_size: Annotated[int, msgspec.Meta(le=_MOST_RANKS)] = 1
     context_length: int | None = None
     max_total_num_tokens: int | None = None
     enable_cache_report: bool = False
@@ -132,7 +135,7 @@ class SglangAdapter:
             ranks=tuple(range(max(1, info.dp_size))),
             max_context_tokens=info.context_length or models.max_context_tokens,
             block_size_tokens=info.kv_events.block_size or info.page_size if info.kv_events else info.page_size,
-            kv_capacity_tokens=info.max_total_num_tokens,
+            kv_capacity_tokens=prometheus.capacity_or_none(info.max_total_num_tokens),
             max_batch=states[0].effective_max_running_requests_per_dp if states else None,
             kv=_kv_shape(info),
             role=_ROLES.get(info.disaggregation_mode),
@@ -201,7 +204,7 @@ def _reading(load: _RankLoad) -> LoadReading:
         running=prometheus.count(load.num_running_reqs, "num_running_reqs"),
         waiting=prometheus.count(load.num_waiting_reqs, "num_waiting_reqs"),
         kv_use=prometheus.share_or_none(load.token_usage),
-        kv_capacity_tokens=load.max_total_num_tokens,
+        kv_capacity_tokens=prometheus.capacity_or_none(load.max_total_num_tokens),
         computed_tokens_total=load.total_prefill_uncached_tokens,
     )
 
@@ -218,7 +221,7 @@ def _from_metrics(text: str) -> tuple[LoadReading, ...]:
             running=prometheus.count(running[rank], _RUNNING[0]),
             waiting=prometheus.count(waiting.get(rank), _WAITING[0]),
             kv_use=prometheus.share_or_none(kv_use.get(rank)),
-            kv_capacity_tokens=prometheus.count_or_none(capacity.get(rank)),
+            kv_capacity_tokens=prometheus.capacity_or_none(capacity.get(rank)),
         )
         for rank in sorted(running)
     )

@@ -118,4 +118,4 @@ def _whole(samples: prometheus.Samples, *names: str) -> int | None:
 
 def _capacity(samples: prometheus.Samples) -> int | None:
     blocks, block_tokens = _whole(samples, _KV_BLOCKS), _whole(samples, _BLOCK_TOKENS)
-    return blocks * block_tokens if blocks and block_tokens else None
+    return prometheus.capacity_or_none(blocks * block_tokens) if blocks and block_tokens else None

@@ -43,6 +43,8 @@ _NAMES = (
 )  # fmt: skip
 
 _TELLS_TOKEN_IDS = (0, 10)
+_MOST_DIGITS = 15
+"""Of a number in a label; Python reads none of thousands."""
 
 _CACHED_TOKENS_HINT = "start it with --enable-prompt-tokens-details"
 _KV_EVENTS_HINT = (
@@ -225,7 +227,7 @@ def _cache_configs(samples: prometheus.Samples) -> dict[int, _CacheConfig]:
         blocks = _positive(sample.labels.get("num_gpu_blocks"))
         rank = _positive(sample.labels.get(_RANK_LABEL)) or 0
         dtype = sample.labels.get("cache_dtype")
-        capacity = block_size * blocks if block_size and blocks else None
+        capacity = prometheus.capacity_or_none(block_size * blocks) if block_size and blocks else None
         configs[rank] = _CacheConfig(block_size, capacity, None if dtype == "auto" else dtype)
     return configs
 
@@ -241,4 +243,6 @@ def _adapters(samples: prometheus.Samples) -> tuple[frozenset[str] | None, int |
 
 
 def _positive(label: str | None) -> int | None:
-    return int(label) if label and label.isascii() and label.isdigit() and int(label) > 0 else None
+    if not label or not label.isascii() or not label.isdigit() or len(label) > _MOST_DIGITS:
+        return None
+    return int(label) or None
