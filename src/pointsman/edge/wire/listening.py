@@ -10,7 +10,8 @@ from pointsman.core.model.errors import EngineError
 
 def listen_error(host: str, port: int, flag: str, error: OSError) -> EngineError:
     """In the system's own words, without what asyncio wraps around them; `flag` is what to change."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    unknown = isinstance(error, socket.gaierror)  # its numbers are not the system's
+    reason = f"no such host ({error.strerror})" if unknown else os.strerror(error.errno) if error.errno else str(error)
     return EngineError(f"can't listen on {host}:{port}: {reason}; choose another {flag}")
 
 

@@ -14,6 +14,7 @@ from pointsman.core.model.errors import EngineError
 from pointsman.edge.engines.local.gguf import check_gguf
 from pointsman.edge.engines.local.saved_slots import SavedSlots
 from pointsman.edge.engines.local.settings import LocalEngineSettings
+from pointsman.edge.wire.listening import refuse_taken
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _HTTP_THREADS = 256
@@ -43,7 +44,7 @@ def llama_running(settings: LocalEngineSettings) -> Iterator[str]:
     llama = _import_llama()
     check_gguf(settings.file)
     slots = nullcontext() if settings.slot_save_path is None else SavedSlots(Path(settings.slot_save_path))
-    _check_port(settings.host, settings.port)
+    refuse_taken(settings.host, settings.port, "--port")  # llama.cpp only says that it could not start
     for number in _STOP:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -74,18 +75,6 @@ def _import_llama() -> Any:
     except ImportError as error:
         raise EngineError(f"llama.cpp is not installed: pip install 'pointsman[local]' ({error})") from error
     return xllamacpp
-
-
-def _check_port(host: str, port: int) -> None:
-    """llama.cpp only says that it could not start; the usual reason is found here."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            reason = os.strerror(error.errno or 0)
-            raise EngineError(f"can't listen on {host}:{port}: {reason}; choose another --port") from error
 
 
 def _parameters(llama: Any, settings: LocalEngineSettings) -> Any:
