@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("fixed", derandomize=True, deadline=None)
-settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
+# How long it takes to make examples is up to the machine, and what else it does.
+_ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", _ANY_SPEED, derandomize=True)
+settings.register_profile("random", _ANY_SPEED, derandomize=False, print_blob=True)
 settings.load_profile("fixed")
 
 

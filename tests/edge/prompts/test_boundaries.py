@@ -52,7 +52,7 @@ def encode(tokenizer: PromptTokenizer, text: str) -> list[int]:
 
 @given(conversation=st.lists(texts, min_size=1, max_size=4))
 @example(conversation=["x<|end|>x<|start|>", "<sep> \n\n<|end|>", " <mask><mask>"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_cached_encoding_is_plain_encoding(any_tokenizer: tokenizers.Tokenizer, conversation: list[str]) -> None:
     """Of a conversation that grows, so that the later prompts come from the cache."""
     cached = PromptTokenizer(any_tokenizer, PrefixCache(5_000))
@@ -64,7 +64,7 @@ def test_cached_encoding_is_plain_encoding(any_tokenizer: tokenizers.Tokenizer, 
 
 
 @given(text=texts, more=texts)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_pieces_of_a_prefix_are_pieces_of_the_whole(any_tokenizer: tokenizers.Tokenizer, text: str, more: str) -> None:
     tokenizer = PromptTokenizer(any_tokenizer, PrefixCache(0))
     pieces = tokenizer.cut_prefix(text)
