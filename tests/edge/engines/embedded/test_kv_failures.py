@@ -118,7 +118,7 @@ async def test_null_means_the_model_that_is_served() -> None:
 
 
 async def test_a_client_that_gives_each_request_the_same_id_disturbs_no_prompt_that_is_held() -> None:
-    async with movers(1) as (p,):
+    async with movers(1, transfer_lease_s=600.0) as (p,):
         names = set()
         for number in range(20):
             body = {"prompt": [number + 5], "max_tokens": 1, "kv_transfer_params": COMPUTE_FOR_ANOTHER}
