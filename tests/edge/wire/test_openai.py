@@ -133,10 +133,10 @@ def test_utf8_is_checked_across_pieces():
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (parse_chat, '"messages": [' + '{"role":"u"},' * 80_000 + '{"role":"u"}]'),
-        (parse_chat, '"messages": [{"role":"u","content":[' + "1," * 500_000 + "1]}]"),
-        (parse_completion, '"prompt": [' + "[1]," * 250_000 + "[2]]"),
-        (parse_completion, '"prompt": [' + "1," * 500_000 + "2]"),
+        (parse_chat, '"messages": [' + '{"role":"u"},' * 160_000 + '{"role":"u"}]'),
+        (parse_chat, '"messages": [{"role":"u","content":[' + "1," * 1_000_000 + "1]}]"),
+        (parse_completion, '"prompt": [' + "[1]," * 500_000 + "[2]]"),
+        (parse_completion, '"prompt": [' + "1," * 1_000_000 + "2]"),
     ],
     ids=["messages", "parts", "token id lists", "token ids"],
 )
@@ -146,7 +146,7 @@ def test_large_bodies_of_small_parts_do_not_stop_the_loop(parse, text):
     assert cpu_s(lambda: parse(body)) < cpu_s(lambda: json.loads(body), 1) / 2
     request = parse(body)
     if parse is parse_completion:
-        assert request.prompt_count == (250_001 if "[1]" in text[:30] else 1)
+        assert request.prompt_count == (500_001 if "[1]" in text[:30] else 1)
 
 
 @pytest.mark.parametrize("part", [b"[1.5],", b'["x"],', b"1.5,", b"1, null,"])
