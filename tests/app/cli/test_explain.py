@@ -205,6 +205,16 @@ def test_filters(run: Run, log: Path) -> None:
     assert "status: expected one of running, finished" in err
 
 
+def test_only_one_arm_of_a_rollout_or_one_tenant(run: Run, tmp_path: Path) -> None:
+    rows = [decided(n, arm=("base", "trial")[n % 2], tenant=f"t{n % 3}") for n in range(6)]
+    log = write(tmp_path / "d.jsonl", *rows)
+    for option, value, ids in (("--arm", "trial", ["r5", "r3", "r1"]), ("--tenant", "t2", ["r5", "r2"])):
+        code, out, _ = run("--last", 9, option, value, "--log", log, "--json")
+        assert code == 0
+        assert [one["decision"]["id"] for one in json.loads(out)["decisions"]] == ids
+    assert "'base', 'trial'" in run("--last", 9, "--arm", "both", "--log", log)[2]
+
+
 def test_what_if(run: Run, log: Path) -> None:
     """In turn b/0 would be next."""
     code, out, _ = run("r1", "--what-if", "policy=round_robin", "--log", log)
@@ -404,6 +414,7 @@ class TestTransfers:
         [
             (("--transfers", "--skew"), "Name one of"),
             (("--transfers", "--status", "failed"), "leave out --status"),
+            (("--transfers", "--arm", "trial"), "leave out --arm"),
             (("--transfers", "--what-if", "policy=kv"), "not with --skew or --transfers"),
             (("r1", "--prefill-worker", "p/0"), "leave out --prefill-worker"),
         ],

@@ -18,6 +18,7 @@ from pointsman.app.cli.explain_transfers import print_transfers
 from pointsman.app.cli.output import json_option, write_json
 from pointsman.core.policies.policy import Policy
 from pointsman.core.policies.registry import PolicyRegistry
+from pointsman.core.trials.arms import Arm
 from pointsman.edge.decisions.explained import Explained, explained
 from pointsman.edge.decisions.search import MOST_LIMIT, WORST, Query
 from pointsman.edge.decisions.skew import SkewReport, skew
@@ -73,6 +74,8 @@ def _what_if_policy(ctx: click.Context, param: click.Parameter, text: str | None
 @click.option("--prefill-worker", help="Only requests whose prompt this worker was to compute for another one.")
 @click.option("--model", help="Only requests for this model.")
 @click.option("--policy", "by_policy", help="Only decisions by this policy.")
+@click.option("--tenant", help="Only requests of this tenant.")
+@click.option("--arm", type=click.Choice([arm.value for arm in Arm]), help="Only requests of this arm of a rollout.")
 @click.option("--status", help="Only requests that ended so, or run: running, finished, refused, failed, cancelled.")
 @click.option("--since", metavar="AGO", help="Only requests that arrived since, for example 10m.")
 @click.option(
@@ -98,6 +101,8 @@ def explain(
     prefill_worker: str | None,
     model: str | None,
     by_policy: str | None,
+    tenant: str | None,
+    arm: str | None,
     status: str | None,
     since: str | None,
     logs: tuple[Path, ...],
@@ -116,6 +121,8 @@ def explain(
         "prefill_worker": prefill_worker,
         "model": model,
         "policy": by_policy,
+        "tenant": tenant,
+        "arm": arm,
         "status": status,
         "since": since,
     }
@@ -135,8 +142,9 @@ def explain(
         raise click.UsageError("--limit goes with --worst; --last N says how many by itself")
     if summed_up and other is not None:
         raise click.UsageError("--what-if goes with decisions, not with --skew or --transfers")
-    if ask_transfers and status is not None:
-        raise click.UsageError("--transfers looks at all requests that ended; leave out --status")
+    for option, value in (("--status", status), ("--arm", arm)):
+        if ask_transfers and value is not None:
+            raise click.UsageError(f"--transfers looks at all requests that ended; leave out {option}")
     if logs and ctx.get_parameter_source("admin_url") is ParameterSource.COMMANDLINE:
         raise click.UsageError("Name either --log or --admin-url")
     source: Source
