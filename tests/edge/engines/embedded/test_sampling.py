@@ -42,6 +42,15 @@ def test_filters_leave_the_likeliest() -> None:
     assert set(drawn({"top_k": 100})) == {0, 1, 2, 3, 4}
 
 
+@given(
+    values=st.lists(st.sampled_from([-math.inf, -2.0, -1.0, -0.5, 0.0]), min_size=1, max_size=12),
+    count=st.integers(0, 14),
+)
+def test_of_tokens_that_are_equally_likely_those_with_the_lower_id_come_first(values: list[float], count: int) -> None:
+    found = likeliest(np.array(values), count)
+    assert list(found) == sorted(enumerate(values), key=lambda one: (-one[1], one[0]))[:count]
+
+
 @given(seed=st.integers(0, 2**64), tokens=st.lists(st.integers(0, 4), min_size=1, max_size=30), cut=st.integers(0, 30))
 def test_an_answer_that_goes_on_elsewhere_draws_the_same(seed: int, tokens: list[int], cut: int) -> None:
     sampling = Sampling(seed=seed)
