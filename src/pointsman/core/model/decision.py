@@ -58,7 +58,7 @@ class PlanRows:
 
 
 class PlanRowsLater(PlanRows):
-    """Plans of which none was chosen, as none could be better: worked out when somebody looks at them."""
+    """Plans that are worked out when somebody looks at them: which one was chosen, or that none was, is known."""
 
     __slots__ = ("_make",)
 
@@ -73,7 +73,7 @@ class PlanRowsLater(PlanRows):
             raise AttributeError(name)
         made = self._make()
         for one in fields(PlanRows):
-            if one.name not in ("chosen", "comparable"):  # that none is chosen was decided
+            if one.name not in ("chosen", "comparable"):  # it was decided
                 object.__setattr__(self, one.name, getattr(made, one.name))
         return object.__getattribute__(self, name)
 

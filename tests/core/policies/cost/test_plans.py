@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from pointsman.core.model.transfer import TransferRules
 from pointsman.core.model.view import Column, Exclusion, FleetView
 from pointsman.core.policies.cost import pairs as cost_pairs
 from pointsman.core.policies.cost import plans as cost_plans
-from pointsman.core.policies.cost.cost import NOTHING_KNOWN
+from pointsman.core.policies.cost.cost import NOTHING_KNOWN, Cost
 from pointsman.core.policies.cost.load import Floats
 from pointsman.core.policies.cost.moves import RELIEF_SHARE, Moves, Scene, move_terms
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, passing
@@ -369,7 +370,31 @@ class TestWhatIsTold:
         assert made.plans.chosen == -1
         with pytest.raises(AttributeError):
             _ = made.plans._nothing
-        assert type(decide(fleet("pd", **backlog("pd", w1=20_000))).plans) is PlanRows
+
+    def test_where_no_pull_can_be_better_only_the_choice_is_made_at_once(self) -> None:
+        made = decide(view := fleet("ppd", **backlog("ppd", w0=9_000, w2=20_000)))
+        assert isinstance(made.plans, PlanRowsLater)
+        assert made.plan == Disaggregate(view.workers[1], view.workers[2])
+        chosen = made.plans.chosen
+        assert chosen >= 0
+        assert chosen == int(made.plans.scores.argmin()) == number_of(made, prefill=1, decode=2)
+        assert made.chosen_score == made.plans.scores[chosen] < made.scores[2]
+        assert made.plan_of(chosen) == made.plan
+        limited = fleet("ppd", rules=rules(most_bytes=10**12), **backlog("ppd", w0=9_000, w2=20_000))
+        at_once = decide(limited)
+        assert type(at_once.plans) is PlanRows
+        assert (at_once.plan, at_once.plans.chosen) == (made.plan, chosen)
+        assert np.array_equal(at_once.plans.scores, made.plans.scores)
+
+    def test_a_look_takes_no_part_in_chance(self) -> None:
+        view, rng = fleet("ppdd", **backlog("ppdd", w2=20_000, w3=20_000)), random.Random(3)
+        made = Cost().decide(REQUEST, view, times(view), 0.0, rng)
+        before = rng.getstate()
+        assert isinstance(made.plans, PlanRowsLater)
+        ties = (made.plans.scores == made.plans.scores.min()).nonzero()[0].tolist()
+        assert len(ties) == 4
+        assert made.plans.chosen in ties
+        assert rng.getstate() == before
 
     @pytest.mark.parametrize("waiting", [0, 20_000])
     def test_decisions_that_are_kept_do_not_keep_the_arrays_of_all_links(self, waiting: int) -> None:
@@ -480,6 +505,7 @@ def scenes(draw: st.DrawFn) -> tuple[FleetView, FleetTimes, Request]:
         node=column(st.integers(-1, 3)),
         transfers_out=column(st.integers(0, 3)),
         transfers_in=column(st.integers(0, 3)),
+        max_sequences=column(st.sampled_from([0, 0, 0, 20])),
         weight_permille=column(st.sampled_from([1000, 1000, 2000])),
     )
     speeds = st.floats(0.01, 100)
@@ -501,7 +527,7 @@ def test_plans_are_possible_and_their_terms_add_up(scene: tuple[FleetView, Fleet
     view, timing, request = scene
     made = decide(view, timing, request)
     plans = made.plans
-    if plans is None:
+    if plans is None or not len(plans.scores):
         return
     sums = np.sum(list(plans.terms.values()), axis=0)
     open_rows = np.isfinite(plans.scores)

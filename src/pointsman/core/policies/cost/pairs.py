@@ -17,12 +17,14 @@ from pointsman.core.policies.cost.alone import Alone, backlog_ms, joining_ms, st
 from pointsman.core.policies.cost.load import CostLoad, Floats
 from pointsman.core.policies.cost.moves import Rows, Scene, most_relief_ms, others_ms, prompt_ms
 from pointsman.core.policies.pairs import Mask, Passing, source_rows
-from pointsman.core.timing.fleet_times import FleetTimes
+from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_rows import LinkBlock, LinkRows
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
 
 ALL = 32
 SHORT = 16
+_ROUNDED = 1 + 1e-9
+"""What is less by less than that may be equal, were it not for rounding."""
 SOURCES = 32
 """Of pulls: more of them, as many hold the same and the nearest is the best."""
 _ANSWERS = np.array([0.0 if reason is Exclusion.NONE else np.inf for reason in Exclusion])
@@ -48,83 +50,167 @@ class Pairs(NamedTuple):
     """Whether there is room where it would be answered; None: everywhere."""
 
 
-def hopeless(
-    request: Request, view: FleetView, alone: Alone, passes: Passing, times: FleetTimes, scores: Floats, best: int
-) -> bool:
-    """Whether no plan can be better than the best worker alone. False where that is not plain at once.
+class Sides(NamedTuple):
+    """What scores of prefill and decode apart have of either side alone, one value a worker."""
 
-    A plan's score is at least what it has of each side, with all the relief that there can be; where the fleet is small
-    enough to know the fastest of its links, with what a transfer takes on that one.
+    giver: Floats
+    """Infinite where the worker may not compute the prompt."""
+    taker: Floats
+    """Infinite where the worker may not answer."""
+    moved: Floats
+    """Tokens whose KV would have to come to it."""
+    copy: Floats
+    """The price of the room that the prompt takes where it is computed."""
+
+
+class Chances(NamedTuple):
+    """Which plans may be better than the best worker alone, as far as that is plain at once."""
+
+    apart: bool
+    """Some of those with prefill and decode apart."""
+    pulls: bool
+    sides: Sides | None
+    """None: not looked at."""
+
+
+def chances(
+    request: Request,
+    view: FleetView,
+    alone: Alone,
+    passes: Passing,
+    times: TimeRows,
+    links: LinkRows,
+    scores: Floats,
+    best: int,
+) -> Chances:
+    """What plans are worth a closer look. `scores`: of the workers alone, `best`: row of the least of them.
+
+    A plan's score is at least what it has of each side; where the fleet is small enough to know the fastest of its
+    links, with what a transfer takes on that one. First with all the relief that there can be, as that is soon told.
+    Where bytes of KV are assumed, the first look has to do, as whoever is shown plans is to be told of it.
     """
     table = view.table
     least, load = float(scores[best]), alone.load
-    most_relief = min(
-        most_relief_ms(float(alone.ttft_ms[best]), alone.coming_per_ms),
-        float(load.decoding[best] * alone.computed_ms[best]),
-    )
+    most = most_relief_ms(float(alone.ttft_ms[best]), alone.coming_per_ms)
+    disturbed_ms = float(load.decoding[best] * alone.computed_ms[best])
+    most_relief = min(most, disturbed_ms)
     exclusion = table[Column.EXCLUSION]
     twice = 2 * alone.ttft_ms + alone.waited_ms
     may = scores
     any_out = np.count_nonzero(exclusion) > 0
     if any_out:
         may = scores + _ANSWERS[exclusion]
-    if passes.any_apart:
+    fastest = links.fastest_ms_per_byte(table[Column.NODE]) if len(scores) <= ALL else 0.0
+    token_ms = fastest * passes.least_bytes
+    apart, sides = passes.any_apart, None
+    if apart:
         giver = twice + passes.never_gives
         if any_out:
             giver += _COMPUTES[exclusion]
         taker = may - twice
         taker += 2 * alone.decode_step_ms
         taker += passes.never_takes
-        if len(taker) <= ALL:
-            fastest = times.link_rows.fastest_ms_per_byte(table[Column.NODE])
-            taker += (2 * fastest * passes.least_bytes) * (request.prompt_tokens - table[Column.CACHED_TOKENS])
-        lowest = float(np.minimum.reduce(giver)) + float(np.minimum.reduce(taker)) - most_relief
+        way = (2 * token_ms) * (request.prompt_tokens - table[Column.CACHED_TOKENS])
+        taker += way
+        spared = most_relief
         placement = alone.terms.get("placement_ms")
         if placement is not None and passes.any_both:
-            lowest -= float(np.maximum.reduce(placement)) / 2
-        if lowest < least:
-            return False
-    if not passes.any_pull:
-        return True
-    held = table[Column.CACHED_TOKENS]
+            spared += float(np.maximum.reduce(placement)) / 2
+        apart = float(np.minimum.reduce(giver)) + float(np.minimum.reduce(taker)) - spared < least
+        if apart and passes.bytes_known:
+            sides = sides_apart(request, view, alone, passes, times, scores, disturbed_ms, most)
+            spared -= most_relief
+            giver = sides.giver + passes.never_gives
+            taker = sides.taker + way
+            taker += passes.never_takes
+            lowest = float(np.minimum.reduce(giver)) + float(np.minimum.reduce(taker)) - spared
+            # The sums of a plan's own score are made in another order.
+            apart = lowest < least * _ROUNDED
+    pulls = passes.any_pull and _pull_may_be_better(
+        view, alone, passes, times, may, twice, token_ms, least + most_relief
+    )
+    return Chances(apart, pulls, sides)
+
+
+def _pull_may_be_better(
+    view: FleetView,
+    alone: Alone,
+    passes: Passing,
+    times: TimeRows,
+    may: Floats,
+    twice: Floats,
+    token_ms: float,
+    below: float,
+) -> bool:
+    """`may`: scores of those that may answer; `token_ms`: the way of one token's KV at the least."""
+    held = view.table[Column.CACHED_TOKENS]
     most_held = int(np.maximum.reduce(held))
     if not most_held:
-        return True
-    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) > DEFAULT_BUDGET_TOKENS:
         return False
+    load = alone.load
     gained = most_held - held
-    rows = times.rows(view.workers)
-    saved = rows.d * gained
-    if np.count_nonzero(rows.q):
+    saved = (np.maximum(times.d - token_ms, 0.0) if passes.bytes_known else times.d) * gained
+    if np.count_nonzero(times.q):
         # Attention among the prompt's tokens is saved in full at the most.
-        saved += alone.computed_ms - rows.d * load.new
+        saved += alone.computed_ms - times.d * load.new
+    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) > DEFAULT_BUDGET_TOKENS:
+        if not passes.bytes_known:
+            return True
+        # So are all steps but the last one.
+        room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
+        saved += np.ceil((load.prefill + load.new) / room) * alone.step_ms
     lowest_ms = may - twice
     lowest_ms += 2 * (alone.ttft_ms - saved)
     lowest_ms += passes.never_fetches
     lowest_ms[gained <= 0] = np.inf
-    return float(np.minimum.reduce(lowest_ms)) - most_relief >= least
+    return float(np.minimum.reduce(lowest_ms)) < below * _ROUNDED
 
 
-def apart_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
-    """Prefill and decode apart; None: no pair is possible."""
-    passing, alone, times, table = scene.passing, scene.alone, scene.times, scene.view.table
-    if not passing.any_apart:
-        return None
+def sides_apart(
+    request: Request,
+    view: FleetView,
+    alone: Alone,
+    passes: Passing,
+    times: TimeRows,
+    scores: Floats,
+    disturbed_ms: float,
+    most_relief_ms: float,
+) -> Sides:
+    """Both sides of prefill and decode apart. The last two: as `Scene` has them."""
+    table, load = view.table, alone.load
     exclusion = table[Column.EXCLUSION]
-    load = alone.load
     twice = 2 * alone.ttft_ms + alone.waited_ms
     joined = joining_ms(load, times.d, times.overhead_ms, alone.step_ms, alone.decode_step_ms)
-    most = scene.most_relief_ms
-    disturbed = load.decoding * alone.computed_ms - scene.disturbed_ms
+    disturbed = load.decoding * alone.computed_ms - disturbed_ms
     copy = alone.again * times.d * load.new * alone.full
-    giver = twice + np.minimum(np.maximum(disturbed, -most), most)
-    taker = scene.scores - twice + 2 * joined + others_ms(alone)
-    if passing.any_both:
-        giver += copy * (1 - passing.only_prompts) if passing.any_only_prompts else copy
+    giver = twice + np.minimum(np.maximum(disturbed, -most_relief_ms), most_relief_ms)
+    taker = scores - twice + 2 * joined + others_ms(alone)
+    if passes.any_both:
+        giver += copy * (1 - passes.only_prompts) if passes.any_only_prompts else copy
     if np.count_nonzero(exclusion):
         taker += _ANSWERS[exclusion]
         giver += _COMPUTES[exclusion]
-    moved = np.maximum(scene.request.prompt_tokens - table[Column.CACHED_TOKENS], 0.0)
+    return Sides(giver, taker, np.maximum(request.prompt_tokens - table[Column.CACHED_TOKENS], 0.0), copy)
+
+
+def apart_pairs(scene: Scene, links: LinkRows, sides: Sides | None = None) -> Pairs | None:
+    """Prefill and decode apart; None: no pair is possible. `sides`: if they were looked at already."""
+    passing, alone, times = scene.passing, scene.alone, scene.times
+    if not passing.any_apart:
+        return None
+    if sides is None:
+        sides = sides_apart(
+            scene.request,
+            scene.view,
+            alone,
+            passing,
+            times,
+            scene.scores,
+            scene.disturbed_ms,
+            scene.most_relief_ms,
+        )
+    load = alone.load
+    giver, taker, moved, copy = sides
     givers = answers = None
     if len(giver) > ALL:
         givers = _least(np.where(passing.gives, giver, np.inf))

@@ -3,7 +3,8 @@
 All pairs are scored (pairs.py); the best `KEPT` of prefill and decode apart, and as many pulls, are plans of the
 decision. What would not fit where it is answered, or is larger than the operator allows, is shown among them, and can't
 be chosen. Where it is plain that no plan can be better than the best worker alone, plans are worked out when somebody
-looks at them, and so it is with the terms of all; in any thread, so what is looked up of links is looked up anew.
+looks at them; where it is plain that no pull can, so are pulls; and so it is with the terms of all. That may be in any
+thread, so what is looked up of links is looked up anew.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pointsman.core.policies.cost.moves import (
     size_bytes,
     transfers_ahead,
 )
-from pointsman.core.policies.cost.pairs import Pairs, apart_pairs, hopeless, pull_pairs
+from pointsman.core.policies.cost.pairs import Pairs, Sides, apart_pairs, chances, pull_pairs
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, Mask, free_tokens, needed_tokens, no_room, passing, too_large
 from pointsman.core.policies.policy import least_row
 from pointsman.core.timing.fleet_times import FleetTimes
@@ -79,10 +80,25 @@ def with_plans(
             usual_risk_ms=ttft_ms * float(excess[best]),
         )
 
-    plain = view.transfer.mode is not _ALWAYS and not has_rare_terms(alone)
-    if plain and hopeless(request, view, alone, passes, times, scores, best):
-        return replace(made, plans=PlanRowsLater(lambda: _rows(scene(), links, LinkRows(links), rng)[0]))
-    plans, moves = _rows(scene(), links, times.link_rows, rng)
+    if view.transfer.mode is _ALWAYS or has_rare_terms(alone):
+        return _decided(made, scene(), links, times.link_rows, rng)
+    link_rows = times.link_rows
+    found = chances(request, view, alone, passes, rows, link_rows, scores, best)
+    if not found.apart and not found.pulls:
+        return replace(made, plans=PlanRowsLater(lambda: _rows(scene(), links, LinkRows(links))[0]))
+    seen = scene()
+    if not found.pulls and passes.bytes_known and seen.fits is None and not view.transfer.most_bytes:
+        kept = _kept(seen, apart_pairs(seen, link_rows, found.sides), apart=True)
+        if kept is not None:
+            return _decided_apart(made, seen, links, kept, rng)
+    return _decided(made, seen, links, link_rows, rng, found.sides)
+
+
+def _decided(
+    made: Decision, scene: Scene, links: LinkTimes, link_rows: LinkRows, rng: random.Random, sides: Sides | None = None
+) -> Decision:
+    view, passes = scene.view, scene.passing
+    plans, moves = _rows(scene, links, link_rows, sides, rng)
     if moves is None:
         return made
     note = made.note
@@ -92,9 +108,30 @@ def with_plans(
     return replace(made, plans=plans, plan=plan, note=note)
 
 
-def _rows(scene: Scene, links: LinkTimes, link_rows: LinkRows, rng: random.Random) -> tuple[PlanRows, Moves | None]:
-    """The plans that are kept, priced; no moves where there are none. `link_rows`: those of `links`."""
-    apart, pulls = apart_pairs(scene, link_rows), pull_pairs(scene, link_rows)
+def _decided_apart(made: Decision, scene: Scene, links: LinkTimes, kept: _Kept, rng: random.Random) -> Decision:
+    """Where no pull can be better, and nothing is kept that may not be chosen."""
+    view = scene.view
+    number = _best(scene, kept.scores, rng)
+    # Plans apart come first among those that are shown, so the number is theirs too.
+    plans = PlanRowsLater(lambda: _rows(scene, links, LinkRows(links))[0], chosen=number)
+    if number < 0:
+        return replace(made, plans=plans)
+    plan = Disaggregate(view.workers[kept.gives[number]], view.workers[kept.answers[number]])
+    return replace(made, plans=plans, plan=plan)
+
+
+def _rows(
+    scene: Scene,
+    links: LinkTimes,
+    link_rows: LinkRows,
+    sides: Sides | None = None,
+    rng: random.Random | None = None,
+) -> tuple[PlanRows, Moves | None]:
+    """The plans that are kept, priced; no moves where there are none.
+
+    `link_rows`: those of `links`; `rng`: decides between equals, None: it is decided already.
+    """
+    apart, pulls = apart_pairs(scene, link_rows, sides), pull_pairs(scene, link_rows)
     kept = _joined(_kept(scene, apart, apart=True), _kept(scene, pulls, apart=False))
     if kept is None:
         none = np.zeros(0, dtype=np.intp)
@@ -115,7 +152,7 @@ def _rows(scene: Scene, links: LinkTimes, link_rows: LinkRows, rng: random.Rando
         scores=scores,
         terms=terms,
         excluded=excluded,
-        chosen=_chosen(scene, moves, scores, rng),
+        chosen=-1 if rng is None else _chosen(scene, moves, scores, rng),
     )
     return plans, moves
 
@@ -232,6 +269,11 @@ def _chosen(scene: Scene, moves: Moves, scores: Floats, rng: random.Random) -> i
         apart = (moves.apart & np.isfinite(scores)).nonzero()[0]
         if len(apart):
             return least_row(scores, apart, rng)
+    return _best(scene, scores, rng)
+
+
+def _best(scene: Scene, scores: Floats, rng: random.Random) -> int:
+    """The same where nothing but the score counts."""
     least = float(np.minimum.reduce(scores))
     if least >= float(scene.scores[scene.best]):
         return -1
