@@ -14,7 +14,7 @@ from pointsman.core.ledger.events import CanaryResult
 from pointsman.edge.cluster.canary import CHAT, COMPLETIONS, CanaryTarget, send_canary
 from pointsman.edge.engines.facts import Capabilities, EngineFacts
 from pointsman.edge.engines.http import EngineHttp
-from support.free_ports import shut_port
+from support.shut_port import shut_port
 
 TOKEN = b'data: {"choices": [{"text": "a"}]}\n\n'
 DONE = b"data: [DONE]\n\n"

@@ -25,7 +25,8 @@ from pointsman.edge.wire.kv_events import (
     encode_batch,
     encode_frames,
 )
-from support.free_ports import free_port, shut_port
+from support.free_ports import free_port
+from support.shut_port import shut_port
 
 COMPLETE, PARTIAL, SYNCING, OFF = KvFeedState.COMPLETE, KvFeedState.PARTIAL, KvFeedState.SYNCING, KvFeedState.OFF
 QUICK = KvTiming(

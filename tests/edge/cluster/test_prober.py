@@ -18,8 +18,8 @@ from pointsman.edge.cluster.prober import Prober
 from pointsman.edge.cluster.status import EngineState
 from pointsman.edge.cluster.timing import ProbeTiming
 from pointsman.edge.wire.trust import Trusts
-from support.free_ports import shut_port
 from support.patient_probes import PatientProbes
+from support.shut_port import shut_port
 
 QUICK = PatientProbes(interval_s=0.2, first_retry_s=0.01)
 

@@ -18,6 +18,7 @@ from pointsman.edge.configuration.secret import Secret
 from pointsman.edge.node.client import NodeClient, NodeError
 from pointsman.edge.node.documents import ProbeOrder
 from pointsman.edge.node.server import NodeServer
+from support.scripted_server import served
 from support.waiting import eventually
 
 TOKEN = Secret("a-token-for-tests")
@@ -185,12 +186,7 @@ async def test_what_is_no_node_is_told_apart() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with NodeClient(TOKEN) as client:
+    async with served(answer) as port, NodeClient(TOKEN) as client:
         with pytest.raises(NodeError, match="is no pointsman node of this version"):
-            await client.facts(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    server.close()
+            await client.facts(f"http://127.0.0.1:{port}")

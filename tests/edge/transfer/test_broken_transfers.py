@@ -18,6 +18,7 @@ from pointsman.edge.transfer.framing import Wire
 from pointsman.edge.transfer.layout import BlockLayout
 from pointsman.edge.transfer.messages import Answer, Ask
 from pointsman.edge.transfer.server import TransferServer
+from support.scripted_server import closed, served
 from support.transfers import LAYOUT, TOKEN, Source, Target, client, serving
 from support.virtual_time import run_virtually
 
@@ -28,11 +29,11 @@ Change = Callable[[int, bytes], bytes | None]
 @contextlib.asynccontextmanager
 async def behind(port: int, change: Change, piece: int = 4096) -> AsyncIterator[int]:
     count = 0
-    tasks: set[asyncio.Task[None]] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(piece):
-            writer.write(data)
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(piece):
+                writer.write(data)
         writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,26 +42,21 @@ async def behind(port: int, change: Change, piece: int = 4096) -> AsyncIterator[
         number = count
         back, forth = await asyncio.open_connection("127.0.0.1", port)
         upstream = asyncio.create_task(forward(reader, forth))
-        tasks.add(upstream)
-        with contextlib.suppress(ConnectionError):
-            while data := await back.read(piece):
-                changed = change(number, data)
-                if changed is None:
-                    break
-                writer.write(changed)
-                await writer.drain()
-        upstream.cancel()
-        writer.close()
-        forth.close()
+        try:
+            with contextlib.suppress(ConnectionError):
+                while data := await back.read(piece):
+                    changed = change(number, data)
+                    if changed is None:
+                        break
+                    writer.write(changed)
+                    await writer.drain()
+        finally:
+            upstream.cancel()
+            await asyncio.gather(upstream, return_exceptions=True)
+            await closed(forth)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.sleep(0)
+    async with served(serve) as own_port:
+        yield own_port
 
 
 class Cuts:
@@ -166,19 +162,14 @@ async def test_memory_that_is_written_to_while_it_is_read_is_read_again() -> Non
 
 async def test_a_source_that_goes_silent_is_given_up() -> None:
     source = Source()
-    stopped = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await stopped.wait()
-        writer.close()
+        await asyncio.Event().wait()
 
-    server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    with pytest.raises(TransferError, match=r"sent nothing for 0\.02 s") as failed:
-        await client("tcp", idle_s=0.02, most_resumed=1).read(source.peer(port), source.wanted, Target().put)
+    async with served(silent) as port:
+        with pytest.raises(TransferError, match=r"sent nothing for 0\.02 s") as failed:
+            await client("tcp", idle_s=0.02, most_resumed=1).read(source.peer(port), source.wanted, Target().put)
     assert failed.value.failure is Failure.TIMED_OUT
-    stopped.set()
-    server.close()
 
 
 BIG = BlockLayout("model", "<f4", 15, 3, 16, 64)

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from pointsman.edge.cluster.join.admin_joiner import AdminJoiner
 from pointsman.edge.cluster.join.joining import JoinRecord
-from support.free_ports import shut_port
 from support.log_lines import own_lines
+from support.shut_port import shut_port
 
 RECORD = JoinRecord("a:1", "http://a:1", {})
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from pointsman.edge.cluster.replicas.timing import BusTiming
 from pointsman.edge.cluster.replicas.zmq_transport import ZmqTransport
 from support.free_ports import free_port
 from support.replica_network import MemoryTransport, ReplicaNetwork
+from support.scripted_server import closed, served
 from support.virtual_time import run_virtually
 from support.waiting import eventually
 
@@ -396,18 +398,15 @@ class SilentProxy:
         self._to = port
         self._swallowed: set[asyncio.StreamWriter] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._served = served(self._carry)
         self.port = 0
 
     async def __aenter__(self) -> SilentProxy:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._served.__aenter__()
         return self
 
-    async def __aexit__(self, *what: object) -> None:
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        await asyncio.sleep(0.05)
+    async def __aexit__(self, *what: Any) -> None:
+        await self._served.__aexit__(*what)
 
     def swallow(self) -> None:
         self._swallowed |= self._writers
@@ -415,7 +414,10 @@ class SilentProxy:
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, to = await asyncio.open_connection("127.0.0.1", self._to)
         self._writers |= {writer, to}
-        await asyncio.gather(self._pump(reader, to), self._pump(there, writer), return_exceptions=True)
+        try:
+            await asyncio.gather(self._pump(reader, to), self._pump(there, writer), return_exceptions=True)
+        finally:
+            await closed(to)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
