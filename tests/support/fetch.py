@@ -69,7 +69,7 @@ async def fetch(
     *,
     headers: Sequence[tuple[bytes, bytes]] = (),
     body: bytes = b"",
-    timeout_s: float = 5.0,
+    timeout_s: float = 30.0,
     max_bytes: int = _MAX_BYTES,
 ) -> Response:
     """Send a request and return the whole answer, whatever its status.

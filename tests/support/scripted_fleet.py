@@ -143,7 +143,7 @@ class Fleet:
     def _usable(self) -> int:
         return sum(worker.usable for worker in self.frontend.ledger.snapshot().workers)
 
-    async def until(self, holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
         """Wait until something holds; it fails loudly when that takes too long."""
         async with asyncio.timeout(seconds):
             while not holds():
@@ -158,7 +158,7 @@ class Fleet:
     ) -> Response:
         url = self.frontend.admin_url if admin else self.frontend.url
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        return await fetch(self.pool, Origin.parse(url), method, path, headers=headers, body=data, timeout_s=10)
+        return await fetch(self.pool, Origin.parse(url), method, path, headers=headers, body=data, timeout_s=30)
 
     async def chat(self, headers: Any = (), **fields: Any) -> Response:
         body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True} | fields

@@ -55,17 +55,17 @@ class SimFleet:
         for number in numbers or range(len(self.engines)):
             url = Origin.parse(self.engines[number].url)
             body = json.dumps(faults).encode()
-            answer = await fetch(self.pool, url, "POST", "/sim/faults", body=body, timeout_s=10)
+            answer = await fetch(self.pool, url, "POST", "/sim/faults", body=body, timeout_s=30)
             assert answer.status == 200, answer.body
 
     async def ask(self, path: str, body: Mapping[str, Any], headers: Any = ()) -> Response:
         data = json.dumps({"model": "m", "stream": True, **body}).encode()
         fields = [(b"x-request-id", b"mine"), *headers]
         url = Origin.parse(self.frontend.url)
-        return await fetch(self.pool, url, "POST", path, headers=fields, body=data, timeout_s=20)
+        return await fetch(self.pool, url, "POST", path, headers=fields, body=data, timeout_s=30)
 
     async def admin(self, path: str) -> bytes:
-        return (await fetch(self.pool, Origin.parse(self.frontend.admin_url), "GET", path, timeout_s=10)).body
+        return (await fetch(self.pool, Origin.parse(self.frontend.admin_url), "GET", path, timeout_s=30)).body
 
     def at_rest(self) -> None:
         """Assert that nothing is counted any more."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def eventually(holds: Callable[[], bool], limit_s: float = 8.0) -> None:
+async def eventually(holds: Callable[[], bool], limit_s: float = 30.0) -> None:
     """Turns the event loop until something holds; fails after the limit."""
     deadline = asyncio.get_running_loop().time() + limit_s
     while not holds():

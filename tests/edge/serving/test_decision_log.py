@@ -117,7 +117,7 @@ async def test_rows_are_counted(fleet: Fleet, path: Path) -> None:
     await fleet.engine("a")
     await fleet.open(**logged(path))
     await fleet.chat()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while fleet.frontend._decision_log.written < 1:
             await asyncio.sleep(0.01)
     metrics = (await fleet.ask("/metrics", method="GET", admin=True)).body.decode()
@@ -166,7 +166,7 @@ async def test_engines_with_kv_events_give_blocks_of_tokens(path: Path) -> None:
         frontend = Frontend(settings)
         await frontend.start()
         stack.push_async_callback(frontend.close)
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(30):
             while not any(worker.exact for worker in frontend.ledger.snapshot().workers):
                 await asyncio.sleep(0.01)
         for number in range(4):

@@ -55,7 +55,7 @@ class Fleet:
         """Wait until every worker's own word is relied on."""
         await self.until(lambda: all(worker.exact for worker in self.workers()))
 
-    async def until(self, holds: Callable[[], bool], seconds: float = 8.0) -> None:
+    async def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds):
             while not holds():
                 await asyncio.sleep(0.01)

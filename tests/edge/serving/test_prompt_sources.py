@@ -62,7 +62,7 @@ async def sources(encoder: PromptEncoder, folder: Path, tmp_path: Path) -> Async
 
 
 async def source_of(encoder: PromptEncoder, model: str) -> object:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (found := encoder.source(model)) is None:
             await asyncio.sleep(0.01)
     return found
@@ -109,7 +109,7 @@ async def test_without_events_nothing_is_looked_for(sources, encoder, folder):
 
 
 async def replaced(encoder: PromptEncoder, model: str, kind: type) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not isinstance(encoder.source(model), kind):
             await asyncio.sleep(0.01)
 

@@ -166,7 +166,7 @@ class TestTakenAway:
         worker = frontend.ledger.snapshot().workers[0].id
         assert frontend.dispatcher.migrate_from(worker, "it drains") == 1
         assert (await first).body.endswith(DONE)
-        await asyncio.wait_for(slow.abort_seen.wait(), 1)
+        await asyncio.wait_for(slow.abort_seen.wait(), 30)
         assert frontend.traffic.retries["drain"] == 1
         fleet.at_rest()
 
@@ -203,5 +203,5 @@ class TestTakenAway:
         assert answer.status == (200 if begun else 503)
         last = answer.body.rsplit(b"data: ", 1)[-1]
         assert "its grace is over" in json.loads(last)["error"]["message"]
-        await asyncio.wait_for(engine.abort_seen.wait(), 1)
+        await asyncio.wait_for(engine.abort_seen.wait(), 30)
         fleet.at_rest()

@@ -269,7 +269,7 @@ class TestCertificates:
         monkeypatch.setattr(listen, "renew", fails)
         certificates = Certificates([listen], Trusts())
         certificates.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not certificates.faults:
                 await asyncio.sleep(0.01)
             assert "ZeroDivisionError" in certificates.faults[0]

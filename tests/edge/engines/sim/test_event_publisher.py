@@ -23,7 +23,7 @@ from pointsman.edge.wire.kv_events import (
     encode_replay_request,
 )
 
-TIME_LIMIT_S = 8.0
+TIME_LIMIT_S = 30.0
 
 
 class Subscriber:

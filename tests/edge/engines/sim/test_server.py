@@ -54,7 +54,7 @@ async def test_a_restart_may_stay_away_for_a_while(start_sim: Any, client_of: An
     else:
         pytest.fail("still listening")
     # Closing it while it is away ends the wait.
-    await asyncio.wait_for(server.close(), 5)
+    await asyncio.wait_for(server.close(), 30)
 
 
 def test_urls_of_ipv6_addresses_have_brackets() -> None:

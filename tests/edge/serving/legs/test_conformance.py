@@ -86,7 +86,7 @@ class Pair:
     async def ask(self, path: str, body: dict[str, Any]) -> Response:
         text = json.dumps({"model": MODEL, "max_tokens": TOKENS, **body}).encode()
         origin, fields = Origin.parse(self.frontend.url), [(b"content-type", b"application/json")]
-        return await fetch(self._pool, origin, "POST", path, headers=fields, body=text, timeout_s=15)
+        return await fetch(self._pool, origin, "POST", path, headers=fields, body=text, timeout_s=30)
 
     async def check(self) -> None:
         """Nobody was asked against the contract, and nothing is left anywhere. The leg of a prompt may end after the

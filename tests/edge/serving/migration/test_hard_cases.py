@@ -53,7 +53,7 @@ async def test_engines_that_refuse_for_ever_do_not_keep_a_stream_for_ever(fleet:
 
     await fleet.engine("a", answer=answer)
     await fleet.open(heartbeat_s=60.0, failover=FailoverSettings(migration_wait_s=0.6))
-    heard = hear((await asyncio.wait_for(fleet.chat(**GREEDY), 5)).body)
+    heard = hear((await asyncio.wait_for(fleet.chat(**GREEDY), 20)).body)
     assert heard.errors
     fleet.at_rest()
 

@@ -225,7 +225,7 @@ async def test_a_stopped_process_does_not_keep_its_requests(fleet: Fleet, begun:
         frontend.ledger.apply(HealthRead(worker, now_ms + 20_000 * number, False, False, "no answer"))
     await asyncio.sleep(1.1)
     frontend.dispatcher.look()
-    heard = hear((await asyncio.wait_for(asking, 5)).body)
+    heard = hear((await asyncio.wait_for(asking, 30)).body)
     assert heard.texts == hear(b"".join(STORY.events())).texts
     assert heard.dones == 1
     fleet.at_rest()

@@ -61,7 +61,7 @@ async def test_stopped_wiped_and_filled_again_under_traffic(
     statuses: list[int] = []
     async with joined(fleet, etcd, "a", "b"):
         frontend = await fleet.open(discovery=settings)
-        await fleet.until(lambda: usable(fleet) == {"a", "b"}, 15)
+        await fleet.until(lambda: usable(fleet) == {"a", "b"})
         apply = frontend.ledger.apply
 
         def watch(event: Event) -> None:
@@ -80,15 +80,15 @@ async def test_stopped_wiped_and_filled_again_under_traffic(
         running = asyncio.create_task(traffic())
         place = lambda: frontend.engines.statuses()[-1]  # noqa: E731
         await etcd.stop()
-        await fleet.until(lambda: place().state is DiscoveryState.LOST, 15)
+        await fleet.until(lambda: place().state is DiscoveryState.LOST)
         asked = len(statuses)
-        await fleet.until(lambda: len(statuses) > asked + 20, 15)
+        await fleet.until(lambda: len(statuses) > asked + 20)
         await etcd.start()
-        await fleet.until(lambda: place().state is DiscoveryState.CONNECTED, 15)
+        await fleet.until(lambda: place().state is DiscoveryState.CONNECTED)
         await etcd.wipe()
-        await fleet.until(lambda: place().state is DiscoveryState.LOST, 15)
+        await fleet.until(lambda: place().state is DiscoveryState.LOST)
         await etcd.start()
-        await fleet.until(lambda: place().state is DiscoveryState.CONNECTED and place().kept == 0, 20)
+        await fleet.until(lambda: place().state is DiscoveryState.CONNECTED and place().kept == 0)
         stop.set()
         await running
     assert usable(fleet) == {"a", "b"}
@@ -100,7 +100,7 @@ async def test_stopped_wiped_and_filled_again_under_traffic(
 async def test_an_engine_that_takes_its_leave(fleet: Fleet, etcd: EtcdServer) -> None:
     async with joined(fleet, etcd, "a", "b") as joiners:
         frontend = await fleet.open(discovery=DiscoverySettings(etcd=EtcdAccess((etcd.url,))))
-        await fleet.until(lambda: usable(fleet) == {"a", "b"}, 15)
+        await fleet.until(lambda: usable(fleet) == {"a", "b"})
         await joiners["a"].say(joiners["a"]._record.replace(b"{", b'{"draining":"SIGTERM",', 1))
         await fleet.until(lambda: usable(fleet) == {"b"})
         (draining,) = [w for w in frontend.ledger.snapshot().workers if not w.usable]
