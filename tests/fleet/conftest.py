@@ -23,7 +23,7 @@ from pointsman.edge.engines.local.model_file import resolve
 from pointsman.edge.engines.local.model_spec import DEFAULT_MODEL
 
 START_LIMIT_S = 300
-STOP_LIMIT_S = 20
+STOP_LIMIT_S = 60
 FIRST, SECOND = "first", "second"
 
 
@@ -37,7 +37,7 @@ class UpFleet:
 
     def status(self) -> dict[str, Any]:
         """The status document."""
-        with urllib.request.urlopen(f"{self.admin_url}/v1/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.admin_url}/v1/status", timeout=60) as answer:
             return json.loads(answer.read())
 
     def engine_url(self, worker: str) -> str:
@@ -99,9 +99,9 @@ def _urls(process: subprocess.Popen[str], said: list[str]) -> tuple[str, str]:
 
 
 def _wait_until_all_usable(admin_url: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"{admin_url}/v1/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"{admin_url}/v1/status", timeout=60) as answer:
             workers = json.loads(answer.read())["workers"]
         if len(workers) == 4 and all(worker["state"] == "ready" for worker in workers):
             return

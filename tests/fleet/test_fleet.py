@@ -21,13 +21,13 @@ TOKENS = 1500
 
 def busy_slots(url: str) -> int:
     """Requests that an engine computes, by its own word."""
-    with urllib.request.urlopen(f"{url}/slots", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/slots", timeout=60) as answer:
         return sum(slot["is_processing"] for slot in json.loads(answer.read()))
 
 
 def generated(url: str) -> int:
     """Tokens that an engine has generated for all whom it serves no more."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         (count,) = re.findall(r"^llamacpp:tokens_predicted_total (\d+)", answer.read().decode(), re.MULTILINE)
         return int(count)
 

@@ -70,7 +70,7 @@ async def test_a_prompt_computed_elsewhere_is_gone_on_from(urls: list[str], tmp_
     pool = UpstreamPool()
     await frontend.start()
     try:
-        await eventually(lambda: {w.state for w in frontend.ledger.snapshot().workers} == {"prefill", "ready"}, 30.0)
+        await eventually(lambda: {w.state for w in frontend.ledger.snapshot().workers} == {"prefill", "ready"}, LIMIT_S)
         kinds = {w.spec.kv.handshake for w in frontend.ledger.snapshot().workers if w.spec.kv}
         assert kinds == {HandShake.LLAMACPP_SLOTS}
 
