@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from pointsman.core.ledger.events import WorkerJoined
+from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.worker import Role
 from pointsman.edge.cluster.members import WorkerSource, checked, same_url
@@ -27,6 +29,19 @@ def test_a_spec_is_what_the_engine_says():
     assert (spec.id, spec.rank, spec.url, spec.kind, spec.models) == ("gpu-a/1", 1, "http://a:1", "vllm", ("m",))
     assert (spec.kv_capacity_tokens, spec.block_size_tokens, spec.max_context_tokens) == (9600, 32, 4096)
     assert (spec.max_batch_size, spec.queue_depth_threshold) == (8, None)
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30, -1, 0])
+def test_numbers_beyond_reason_are_as_good_as_not_told(number):
+    facts = replace(
+        FACTS, kv_capacity_tokens=number, block_size_tokens=number, max_context_tokens=number, max_batch=number
+    )
+    spec = WorkerSource("a", "http://a:1").spec(facts, 0)
+    told = (spec.kv_capacity_tokens, spec.block_size_tokens, spec.max_context_tokens, spec.max_batch_size)
+    assert told == (None, None, None, None)
+    ledger = Ledger()
+    ledger.apply(WorkerJoined(spec, 0.0))
+    assert ledger.snapshot().workers[0].kv_capacity_tokens == 0
 
 
 def test_what_the_configuration_says_wins():

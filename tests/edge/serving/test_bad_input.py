@@ -8,7 +8,7 @@ import pytest
 
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.wire.http1_server import ServerLimits
-from support.scripted_fleet import Fleet
+from support.scripted_fleet import DONE, SSE, Fleet, delta, usage_event
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGE = [{"role": "user", "content": "hi"}]
@@ -116,6 +116,52 @@ async def test_a_policy_that_breaks_its_contract_is_a_500_and_leaks_nothing(flee
     assert engine.requests == []
     assert fleet.frontend.ledger.snapshot().totals.failed == 1
     fleet.at_rest()
+
+
+@pytest.mark.parametrize("policy", ["cost", "kv", "power_of_two"])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"messages": MESSAGE, "n": 2**63}),
+        (CHAT, {"messages": MESSAGE, "n": 2**62, "max_tokens": 2**62}),
+        (CHAT, {"messages": MESSAGE, "max_completion_tokens": 10**30}),
+        (COMPLETIONS, {"prompt": ["x"] * 99, "n": 10**18, "best_of": 10**30}),
+        (COMPLETIONS, {"prompt": [10**30], "max_tokens": 2**63 - 1}),
+    ],
+)
+async def test_numbers_beyond_reason_are_the_engines_to_refuse(fleet: Fleet, policy, path, fields) -> None:
+    """No counter may break over them: it would stay broken for everybody."""
+    engine = await fleet.engine("a")
+    await fleet.open(policy=policy)
+    for _ in range(3):
+        answer = await fleet.ask(path, {"model": "m", "stream": True, **fields})
+        assert answer.status == 200
+    assert len(engine.requests) == 3
+    fleet.frontend._tick()
+    fleet.at_rest()
+    assert fleet.frontend.ledger.snapshot().totals.failed == 0
+
+
+@pytest.mark.parametrize("usage", [(10**30, 3, 4), (10, 2**63, 4), (-5, 3, 0), (10, 3, 2**63)])
+async def test_what_an_engine_says_of_usage_is_not_believed_beyond_reason(fleet: Fleet, usage) -> None:
+    async def lying(incoming, responder) -> None:
+        responder.start(200, SSE)
+        for part in (delta("one"), usage_event(*usage), DONE):
+            responder.write(part)
+        responder.finish()
+
+    await fleet.engine("a", answer=lying)
+    await fleet.open()
+    for _ in range(3):
+        answer = await fleet.chat(stream=True)
+        assert answer.status == 200
+        assert b'"usage"' not in answer.body
+    fleet.frontend._tick()
+    fleet.at_rest()
+    totals = fleet.frontend.ledger.snapshot().totals
+    assert (totals.failed, totals.finished) == (0, 3)
+    assert 0 <= totals.reported_cached_tokens <= totals.prompt_tokens <= 30
+    assert 0 <= totals.output_tokens <= 9
 
 
 async def test_requests_without_a_route_are_counted_too(fleet: Fleet) -> None:

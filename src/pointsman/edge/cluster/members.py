@@ -17,9 +17,9 @@ from pointsman.edge.engines.facts import EngineFacts
 
 NO_HOST = ("none", "null", "undefined")
 """What stands for a host where a program wrote down an address that it did not have."""
-
-
 _DEFAULT_PORT = {"http": ":80", "https": ":443"}
+_MOST = 10**12
+"""Of anything that an engine says that it has; sums of such numbers are kept in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class WorkerSource:
             rank=rank,
             role=facts.role or self.role,
             gpu_count=self.gpu_count,
-            kv_capacity_tokens=self.kv_capacity_tokens or facts.kv_capacity_tokens,
-            block_size_tokens=facts.block_size_tokens,
-            max_context_tokens=facts.max_context_tokens,
-            max_batch_size=self.max_batch_size or facts.max_batch,
+            kv_capacity_tokens=self.kv_capacity_tokens or _believed(facts.kv_capacity_tokens),
+            block_size_tokens=_believed(facts.block_size_tokens),
+            max_context_tokens=_believed(facts.max_context_tokens),
+            max_batch_size=self.max_batch_size or _believed(facts.max_batch),
             queue_depth_threshold=self.queue_depth_threshold,
             weight=self.weight,
             max_in_flight=self.max_in_flight,
@@ -87,6 +87,11 @@ class WorkerSource:
             kv=facts.kv if self.moves_kv or facts.kv is None else off(facts.kv),
             place=self.place,
         )
+
+
+def _believed(number: int | None) -> int | None:
+    """What an engine says of itself; None: nothing that can be."""
+    return number if number is not None and 0 < number <= _MOST else None
 
 
 def checked(sources: Iterable[WorkerSource]) -> tuple[WorkerSource, ...]:

@@ -20,6 +20,8 @@ from pointsman.edge.configuration.tls import EngineTls
 EngineKind = Literal["vllm", "sglang", "trtllm", "llamacpp", "openai"]
 CacheTransport = Literal["nixl", "mooncake", "shared-storage", "shm", "tcp"]
 ModelName = Annotated[str, Meta(min_length=1)]
+_MOST, _MOST_TOKENS = 10**9, 10**12
+"""Sums of such numbers are kept in 64 bits."""
 
 
 class KvEventEndpoints(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,15 +77,18 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         CacheTransport | None,
         Meta(description="By what it passes KV on, where the engine does not tell; default: what the engine tells."),
     ] = None
-    gpu_count: Annotated[int, Meta(ge=0, description="GPUs that it uses; 0 on a CPU.")] = 1
-    max_batch_size: Annotated[int | None, Meta(ge=1, description="Sequences that it computes at once.")] = None
+    gpu_count: Annotated[int, Meta(ge=0, le=_MOST, description="GPUs that it uses; 0 on a CPU.")] = 1
+    max_batch_size: Annotated[int | None, Meta(ge=1, le=_MOST, description="Sequences that it computes at once.")] = (
+        None
+    )
     queue_depth_threshold: Annotated[
-        int | None, Meta(ge=1, description="With that many requests waiting at the engine it gets no more.")
+        int | None, Meta(ge=1, le=_MOST, description="With that many requests waiting at the engine it gets no more.")
     ] = None
     max_in_flight: Annotated[
         int | None,
         Meta(
             ge=1,
+            le=_MOST,
             description="Most of our sequences at once at each of its ranks: with as many it gets no more. A request "
             "for n answers is n of them.",
         ),
@@ -111,7 +116,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         tuple[ModelName, ...] | None,
         Meta(min_length=1, description="Names of models to offer, instead of those that the engine lists."),
     ] = None
-    kv_capacity_tokens: Annotated[int | None, Meta(ge=1, description="Tokens that its KV cache holds.")] = None
+    kv_capacity_tokens: Annotated[
+        int | None, Meta(ge=1, le=_MOST_TOKENS, description="Tokens that its KV cache holds.")
+    ] = None
     profile: Annotated[
         str | None,
         Meta(

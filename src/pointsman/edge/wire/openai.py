@@ -35,6 +35,8 @@ _OF_TOKEN_IDS = b"0123456789-,[] \t\r\n"
 _CHECKED_BYTES = 1024 * 1024
 """A larger prompt is not checked in every part, which the engine does anyway: to make objects of millions of messages
 would keep everybody else waiting for seconds."""
+_MOST_SEQUENCES = 2**20
+"""More counts as so many: it is the engine's to refuse, and sums have to fit into 64 bits."""
 
 
 class BetweenEngines(msgspec.Struct, kw_only=True):
@@ -110,7 +112,7 @@ class ChatRequest(_Generation, kw_only=True):
     @property
     def sequences(self) -> int:
         """Answers that the engine decodes side by side."""
-        return max(1, self.n or 1)
+        return min(_MOST_SEQUENCES, max(1, self.n or 1))
 
 
 class CompletionRequest(_Generation, kw_only=True, dict=True):
@@ -134,7 +136,7 @@ class CompletionRequest(_Generation, kw_only=True, dict=True):
     @property
     def sequences(self) -> int:
         """Answers that the engine decodes side by side."""
-        return self.prompt_count * max(1, self.n or 1, self.best_of or 1)
+        return min(_MOST_SEQUENCES, self.prompt_count * max(1, self.n or 1, self.best_of or 1))
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):

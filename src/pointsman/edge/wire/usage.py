@@ -14,6 +14,10 @@ USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*\{')
 """Can't match inside a JSON string: there the quotes are escaped. It may match a nested object."""
 
 
+_MOST_TOKENS = 10**9
+"""Of one request; engines may say anything, and sums have to fit into 64 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What one answer cost, in tokens."""
@@ -42,7 +46,15 @@ class _WireUsage(msgspec.Struct):
             return None
         completion = self.completion_tokens if self.completion_tokens is not None else self.output_tokens
         details = self.prompt_tokens_details or self.input_tokens_details
-        return Usage(prompt, completion or 0, details.cached_tokens if details is not None else None)
+        if not (_is_count(prompt) and _is_count(completion or 0)):
+            logger.warning("usage in an answer is beyond reason, tokens of this answer are not accounted")
+            return None
+        cached = None if details is None else details.cached_tokens
+        return Usage(prompt, completion or 0, cached if cached is not None and _is_count(cached) else None)
+
+
+def _is_count(tokens: int) -> bool:
+    return 0 <= tokens <= _MOST_TOKENS
 
 
 class _Response(msgspec.Struct):
