@@ -127,14 +127,12 @@ class Board:
 
     def state(self) -> ClusterState:
         """With what is held now; checked by the state, so nothing is ever booked twice."""
-        before = self._state.placements
-        left: dict[str, Placement | None] = {}
-        for name, placement in before.items():
+        state = self._state
+        for name, placement in self._state.placements.items():
             now = set(self.held.get(name, {}).values())
             kept = tuple(pod for pod in placement.pods if pod in now)
             if len(kept) < len(placement.pods):
-                left[name] = replace(placement, pods=kept) if kept else None
-        state = self._state.reduced(left)
+                state = state.exchange(replace(placement, pods=kept))
         for name, pods in self.held.items():
             placement = Placement(self.gangs[name], tuple(pods.values()))
             there = state.placements.get(name)

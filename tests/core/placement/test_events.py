@@ -56,7 +56,7 @@ class Events(RuleBasedStateMachine):
         names = sorted(self.state.placements)
         less = self.state.placements[names[pick % len(names)]]
         for group in less.gang.groups:
-            less = less.without(group.name, less.elastic(group)[:1])
+            less = less.without([(group.name, replica) for replica in less.elastic(group)[:1]])
         self.state = self.state.exchange(less)
 
     @rule(pick=st.integers(0, 99))

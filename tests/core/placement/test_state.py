@@ -82,6 +82,26 @@ def test_gangs_on_lost_nodes_are_named() -> None:
     assert here.hit(lost) == ("one",)
 
 
+def test_replicas_that_are_given_up_together_are_as_those_given_up_one_by_one() -> None:
+    here = racks(2, 4)
+    part = Gang("part", (RoleGroup("a", 1, 4, gpus(0.5, 500)), RoleGroup("b", 1, 2, gpus(2), pods_per_replica=2)))
+    for gang in (part, _gang(2, name="whole"), _gang(1, name="stays")):
+        here = here.hold(placed(here, gang))
+    some = {("a", 1), ("a", 3), ("b", 1)}
+    left = here.without({"part": some, "whole": None})
+    slowly = here.exchange(here.placements["part"].without(some)).release("whole")
+    assert left.placements == slowly.placements
+    assert left.placements["part"].replicas == {"a": 2, "b": 1}
+    for name in ("device_free_milli", "cpu_free_milli", "memory_free_bytes"):
+        assert np.array_equal(getattr(left, name), getattr(slowly, name))
+    assert (
+        "part"
+        not in here.without({"part": {(pod.role, pod.replica) for pod in here.placements["part"].pods}}).placements
+    )
+    with pytest.raises(PlacementError, match="gang other is not placed"):
+        here.without({"other": None})
+
+
 def test_clusters_that_cannot_be_are_refused() -> None:
     with pytest.raises(PlacementError, match="node a is there twice"):
         Cluster((node("a"), node("a")))

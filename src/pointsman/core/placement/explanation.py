@@ -173,11 +173,11 @@ def _unfit(state: ClusterState, gang: Gang, wanted: Mapping[str, int]) -> tuple[
     for group in gang.groups:
         if not wanted.get(group.name):
             continue
+        suits = state.suitability.of(group) & state.suitability.large_enough(group)
+        if (suits & state.up).any():
+            continue
         obstacles = state.suitability.obstacles(group)
-        if sum(obstacles.values()) < len(state.nodes):
-            suits = state.suitability.of(group) & state.suitability.large_enough(group)
-            if (suits & state.up).any():
-                continue
+        if suits.any():
             obstacles["not ready"] = int((suits & ~state.ready).sum())
             obstacles["cordoned"] = int((suits & state.ready).sum())
         found += [(group.name, why, count) for why, count in obstacles.most_common() if count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -102,26 +103,37 @@ class Placement:
     @cached_property
     def requests(self) -> Resources:
         """What its pods hold together."""
-        groups = {group.name: group for group in self.gang.groups}
+        pods = Counter(pod.role for pod in self.pods)
         total = NOTHING
-        for pod in self.pods:
-            total = total + groups[pod.role].requests
+        for group in self.gang.groups:
+            total = total + group.requests.times(pods[group.name])
         return total
 
     def elastic(self, group: RoleGroup) -> tuple[int, ...]:
         """Replicas of a role above its floor, those that are given up first in front."""
+        if self.replicas[group.name] <= group.min_replicas:
+            return ()
         numbers = sorted({pod.replica for pod in self.pods if pod.role == group.name})
         return tuple(reversed(numbers[group.min_replicas :]))
 
-    def without(self, role: str, replicas: Collection[int]) -> Placement:
-        """The same less some replicas of a role."""
-        gone = set(replicas)
-        return replace(self, pods=tuple(pod for pod in self.pods if pod.role != role or pod.replica not in gone))
+    @cached_property
+    def above_floors(self) -> tuple[tuple[str, int], ...]:
+        """Role and number of every replica above the floors, those that are given up first in front: roles in step,
+        the one with most of them gives first."""
+        by_role = {group.name: list(self.elastic(group)) for group in self.gang.groups}
+        found = []
+        while any(by_role.values()):
+            role = max(by_role, key=lambda name: len(by_role[name]))
+            found.append((role, by_role[role].pop(0)))
+        return tuple(found)
+
+    def without(self, replicas: Collection[tuple[str, int]]) -> Placement:
+        """The same less some replicas, each with its role."""
+        return replace(self, pods=tuple(pod for pod in self.pods if (pod.role, pod.replica) not in replicas))
 
     def without_nodes(self, nodes: Collection[str]) -> Placement:
         """What is left when nodes are lost: a replica with a pod on one of them is gone whole."""
-        lost = {(pod.role, pod.replica) for pod in self.pods if pod.node in nodes}
-        return replace(self, pods=tuple(pod for pod in self.pods if (pod.role, pod.replica) not in lost))
+        return self.without({(pod.role, pod.replica) for pod in self.pods if pod.node in nodes})
 
 
 class Reason(enum.Enum):

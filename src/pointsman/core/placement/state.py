@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.cluster import Cluster, ForeignPod, Node
 from pointsman.core.placement.domains import Bools, Domains, Ints, domains_of
-from pointsman.core.placement.plan import Placement
+from pointsman.core.placement.plan import Placement, PodPlace
 from pointsman.core.placement.resources import WHOLE_GPU_MILLI
 from pointsman.core.placement.suitability import Suitability
 from pointsman.core.placement.topology import Topology
@@ -101,29 +101,29 @@ class ClusterState:
         without = self.release(placement.gang.name)
         return without.hold(placement) if placement.pods else without
 
-    def reduced(self, left: Mapping[str, Placement | None]) -> Self:
-        """With many gangs that hold only some of their pods (None: nothing), in one go. Raises PlacementError for a
-        gang that is not there, or that would hold a pod that it does not hold."""
+    def without(self, replicas: Mapping[str, Collection[tuple[str, int]] | None]) -> Self:
+        """With many gangs less some of their replicas (role and number; None: all), in one go. Raises PlacementError
+        for a gang that is not there."""
         devices = self.device_free_milli.copy()
         cpu, memory = self.cpu_free_milli.copy(), self.memory_free_bytes.copy()
         placements = dict(self.placements)
-        for name, placement in left.items():
+        for name, some in replicas.items():
             before = placements.pop(name, None)
             if before is None:
                 raise PlacementError(f"gang {name} is not placed")
-            kept = frozenset(placement.pods) if placement is not None else frozenset()
-            gone = [pod for pod in before.pods if pod not in kept]
-            if len(before.pods) - len(gone) != len(kept):
-                raise PlacementError(f"gang {name} can't be reduced to pods that it does not hold")
-            if placement is not None and kept:
-                placements[name] = placement
+            kept: list[PodPlace] = []
             groups = {group.name: group.requests for group in before.gang.groups}
-            for pod in gone:
+            for pod in before.pods:
+                if some is not None and (pod.role, pod.replica) not in some:
+                    kept.append(pod)
+                    continue
                 row, asks = self.row_of[pod.node], groups[pod.role]
                 for device in pod.devices:
                     devices[row, device] += asks.device_share_milli or WHOLE_GPU_MILLI
                 cpu[row] += asks.cpu_milli
                 memory[row] += asks.memory_bytes
+            if kept:
+                placements[name] = replace(before, pods=tuple(kept))
         return replace(
             self,
             device_free_milli=devices,

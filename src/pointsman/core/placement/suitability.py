@@ -11,7 +11,7 @@ import numpy as np
 from pointsman.core.placement.cluster import PREFER_NO_SCHEDULE, Node
 from pointsman.core.placement.domains import Bools
 from pointsman.core.placement.gang import RoleGroup
-from pointsman.core.placement.resources import shown, shown_gib
+from pointsman.core.placement.resources import Resources, shown, shown_gib
 
 _CORDONED = "node.kubernetes.io/unschedulable"
 _DOWN = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -23,6 +23,7 @@ class Suitability:
 
     nodes: Sequence[Node]
     _known: dict[object, Bools] = field(default_factory=dict, repr=False)
+    _large: dict[Resources, Bools] = field(default_factory=dict, repr=False)
 
     def of(self, group: RoleGroup) -> Bools:
         """By node: whether selector, GPU kind and taints let the role in. Cordons and readiness are the state's."""
@@ -40,7 +41,12 @@ class Suitability:
 
     def large_enough(self, group: RoleGroup) -> Bools:
         """By node: whether a pod of the role would fit if the node were empty."""
-        return np.fromiter((_too_small(node, group) is None for node in self.nodes), np.bool_, len(self.nodes))
+        found = self._large.get(group.requests)
+        if found is None:
+            found = np.fromiter((_too_small(node, group) is None for node in self.nodes), np.bool_, len(self.nodes))
+            found.setflags(write=False)
+            self._large[group.requests] = found
+        return found
 
     def obstacles(self, group: RoleGroup) -> Counter[str]:
         """Why nodes will not do for a role even if they were empty and up → how many; the others are not counted."""

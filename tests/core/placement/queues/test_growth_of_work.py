@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.gangs import empty, role, still
 from pointsman.core.placement.gang import Gang, Near
 from pointsman.core.placement.plan import Placement, PodPlace
 from pointsman.core.placement.queues import reservation
+from pointsman.core.placement.queues.books import Settings
 from pointsman.core.placement.queues.cycle import CycleResult, cycle
 from pointsman.core.placement.queues.rooms import Rooms
 from pointsman.core.placement.solver import place
@@ -61,6 +63,32 @@ def test_a_kind_that_fits_nowhere_is_tried_once_for_nodes_to_set_aside(monkeypat
     monkeypatch.setattr(reservation, "_nodes_for", lambda books, gang: tried.append(gang.name))
     look(full(), 300)
     assert tried == ["g0", "g1", "g2"]
+
+
+@pytest.mark.parametrize(("asked", "tried"), [(1, [1]), (2, [2]), (3, [])])
+def test_only_as_many_give_way_as_hold_enough_together(
+    asked: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two elastic replicas of a node each could be given up: what asks for more than both is told without a try."""
+    state = empty(6, per_rack=3, racks_per_zone=2)
+    for gang in (Gang("firm", (role("worker", 3, 8),), preemptible=False), Gang("wide", (role("worker", 1, 8, 3),))):
+        found = place(state, gang, budget_s=60, clock_s=still)
+        assert isinstance(found, Placement)
+        state = state.hold(found)
+    sizes = set()
+    without = ClusterState.without
+
+    def counted(self: ClusterState, replicas: Mapping[str, Collection[tuple[str, int]] | None]) -> ClusterState:
+        sizes.add(sum(len(some or ()) for some in replicas.values()))
+        return without(self, replicas)
+
+    monkeypatch.setattr(ClusterState, "without", counted)
+    settings = Settings(consolidate=False, reserve_after_s=1e9)
+    urgent = Gang("urgent", (role("worker", asked, 8),))
+    result = cycle(state, [urgent], {"firm": 0.0, "wide": 0.0}, 5_000.0, clock_s=still, settings=settings)
+    assert ("urgent" in result.state.placements) == bool(tried)
+    assert sizes - {2} == set(tried) - {2}  # all are tried first
+    assert bool(sizes) == bool(tried)
 
 
 class TestRooms:

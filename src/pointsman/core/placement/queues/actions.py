@@ -76,7 +76,7 @@ def actions_between(
     found = []
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
-        if old is not None and new is not None and frozenset(old.pods) == frozenset(new.pods):
+        if old is new or (old is not None and new is not None and frozenset(old.pods) == frozenset(new.pods)):
             continue
         reason = why.get(name, Why(Cause.WAITING))
         found.append(Action(_kind(old, new, reason), name, old, new, reason))

@@ -3,8 +3,10 @@ forgetting them, and committed by going on with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -16,12 +18,15 @@ from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.optimize import Timer
 from pointsman.core.placement.plan import Placement, Unplaced
 from pointsman.core.placement.queues.actions import Why
-from pointsman.core.placement.queues.amounts import Amounts, amounts_of, minus
+from pointsman.core.placement.queues.amounts import NONE, Amounts, amounts_of, minus, plus
 from pointsman.core.placement.queues.tree import QueueTree
 from pointsman.core.placement.queues.usage import Usage, held_by
 from pointsman.core.placement.solver import place
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.tables import BudgetSpentError
+
+Replicas = Mapping[str, Collection[tuple[str, int]] | None]
+"""By gang, roles and numbers of replicas; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +88,31 @@ class Books:
 
     def is_enough_free(self, gang: Gang, kept: Placement | None = None) -> bool:
         """Whether all nodes together have enough for its floors: what others hold need not change then."""
+        return max(self.lacking(gang, kept)) <= 0
+
+    def lacking(self, gang: Gang, kept: Placement | None = None) -> Amounts:
+        """What its floors ask for beyond what is free on all nodes together; below 0 where more is free."""
+        asked = amounts_of(gang.floor)
+        return minus(minus(asked, held_by(kept)) if kept is not None else asked, self._free)
+
+    @cached_property
+    def _free(self) -> Amounts:
         state = self.state
         usable = state.up if self.closed is None else state.up & ~self.closed
-        asked = amounts_of(gang.floor)
-        if kept is not None:
-            asked = minus(asked, held_by(kept))
-        free = (state.gpu_free_milli, state.cpu_free_milli, state.memory_free_bytes)
-        return all(int(np.sum(amount[usable])) >= want for amount, want in zip(free, asked, strict=True))
+        gpu, cpu, memory = (
+            int(np.sum(amount[usable]))
+            for amount in (state.gpu_free_milli, state.cpu_free_milli, state.memory_free_bytes)
+        )
+        return gpu, cpu, memory
 
-    def reduced(self, left: Mapping[str, Placement | None]) -> Books:
-        """With many gangs that hold only some of their pods, or nothing. Nothing is said about why."""
-        usage = self.usage.all_changed((self.state.placements[name], placement) for name, placement in left.items())
-        return replace(self, state=self.state.reduced(left), usage=usage)
+    def without(self, replicas: Replicas) -> Books:
+        """With many gangs less some of their replicas. Nothing is said about why."""
+        return replace(self, state=self.state.without(replicas), usage=self.usage_without(replicas))
+
+    def usage_without(self, replicas: Replicas) -> Usage:
+        """What queues hold then."""
+        placements = ((self.state.placements[name], some) for name, some in replicas.items())
+        return self.usage.lessened((placement.gang, _part(placement, some)) for placement, some in placements)
 
     def placed(self, placement: Placement, why: Why) -> Books:
         """With a gang that held nothing."""
@@ -133,6 +151,17 @@ class Books:
         if self.closed is None:
             return self.state
         return replace(self.state, up=self.state.up & ~self.closed)
+
+
+def _part(placement: Placement, replicas: Collection[tuple[str, int]] | None) -> Amounts:
+    """What some replicas of a gang hold, or all."""
+    if replicas is None:
+        return held_by(placement)
+    found = NONE
+    for role, count in Counter(role for role, _ in replicas).items():
+        group = placement.gang.group(role)
+        found = plus(found, amounts_of(group.requests.times(group.pods_per_replica * count)))
+    return found
 
 
 @dataclass(frozen=True)

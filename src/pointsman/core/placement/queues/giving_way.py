@@ -10,7 +10,7 @@ from pointsman.core.placement.plan import Placement
 from pointsman.core.placement.queues.actions import Cause
 from pointsman.core.placement.queues.books import Books
 from pointsman.core.placement.queues.moving import consolidated, settled
-from pointsman.core.placement.queues.scenario import Scenario, given_up, make_room
+from pointsman.core.placement.queues.scenario import Scenario, make_room, replicas_of
 from pointsman.core.placement.queues.usage import Usage
 from pointsman.core.placement.queues.victims import may_reclaim, others_units, own_units
 
@@ -34,7 +34,7 @@ def given_way(books: Books, gang: Gang, kept: Placement | None = None) -> Books 
     if found is None:
         found = make_room(books, gang, own, cause, kept)
     if found is None and own:
-        without_own = given_up(books, own).usage.changed(kept, None)
+        without_own = books.usage_without(replicas_of(own)).changed(kept, None)
         units = [*own, *others_units(books, gang, without_own)]
         found = make_room(books, gang, units, cause, kept) if len(units) > len(own) else None
         if found is not None and not _is_right(books, gang, usage, found):

@@ -105,7 +105,7 @@ def _nodes_for(books: Books, gang: Gang) -> frozenset[str] | None:
     names = sorted(books.state.placements, key=lambda name: (books.since_s.get(name, books.now_s), name))
 
     def without(count: int) -> Books:
-        return books.reduced(dict.fromkeys(names[:count]))
+        return books.without(dict.fromkeys(names[:count]))
 
     low, high = -1, len(names)
     if not without(high).fits(gang):

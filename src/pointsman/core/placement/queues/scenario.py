@@ -13,8 +13,9 @@ from pointsman.core.model.errors import PlacementError
 from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Placement, Unplaced
 from pointsman.core.placement.queues.actions import Cause, Why
-from pointsman.core.placement.queues.books import Books
-from pointsman.core.placement.queues.usage import firm_part, floor_of
+from pointsman.core.placement.queues.amounts import amounts_of, minus
+from pointsman.core.placement.queues.books import Books, Replicas
+from pointsman.core.placement.queues.usage import firm_part, floor_of, held_by
 from pointsman.core.placement.queues.victims import Unit
 
 _UNSAID = Why(Cause.WAITING)
@@ -59,14 +60,20 @@ def make_room(
 
 def given_up(books: Books, units: Sequence[Unit]) -> Books:
     """Without these units."""
-    left: dict[str, Placement | None] = {}
+    return books.without(replicas_of(units))
+
+
+def replicas_of(units: Sequence[Unit]) -> Replicas:
+    """By gang."""
+    gone: dict[str, set[tuple[str, int]] | None] = {}
     for unit in units:
-        placement = left.get(unit.gang, books.state.placements[unit.gang])
-        if unit.role is None or placement is None:
-            left[unit.gang] = None
+        if unit.role is None:
+            gone[unit.gang] = None
         else:
-            left[unit.gang] = placement.without(unit.role, [unit.replica])
-    return books.reduced(left)
+            some = gone.setdefault(unit.gang, set())
+            if some is not None:
+                some.add((unit.role, unit.replica))
+    return gone
 
 
 def restored(books: Books, old: Placement) -> tuple[Books, bool]:
@@ -95,9 +102,10 @@ def _least(
     books: Books, gang: Gang, units: Sequence[Unit], kept: Placement | None
 ) -> tuple[Sequence[Unit], Placement] | None:
     """The shortest run of units from the front that makes room, and the plan. More units never make less room."""
-    if not units or not _fits(books, gang, units, kept):
+    least = _enough_in_sum(books, gang, units, kept)
+    if not units or least is None or not _fits(books, gang, units, kept):
         return None
-    low, high = 0, len(units)  # `low` units are too few, `high` are enough
+    low, high = max(0, least - 1), len(units)  # `low` units are too few, `high` are enough
     step = 1
     while low + 1 < high:
         tried = min(low + step, (low + high) // 2)
@@ -107,6 +115,22 @@ def _least(
             low, step = tried, step * 2
     plan = given_up(books, units[:high]).try_place(gang, kept)
     return None if isinstance(plan, Unplaced) else (units[:high], plan)
+
+
+def _enough_in_sum(books: Books, gang: Gang, units: Sequence[Unit], kept: Placement | None) -> int | None:
+    """Fewer units than that hold too little together, wherever they are; None: all of them do."""
+    lacking = books.lacking(gang, kept)
+    left = {unit.gang: held_by(books.state.placements[unit.gang]) for unit in units}
+    for number, unit in enumerate(units):
+        if max(lacking) <= 0:
+            return number
+        gives = left[unit.gang]
+        if unit.role is not None:
+            group = books.state.placements[unit.gang].gang.group(unit.role)
+            gives = amounts_of(group.requests.times(group.pods_per_replica))
+        left[unit.gang] = minus(left[unit.gang], gives)
+        lacking = minus(lacking, gives)
+    return len(units) if max(lacking) <= 0 else None
 
 
 def _fits(books: Books, gang: Gang, units: Sequence[Unit], kept: Placement | None) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pointsman.core.model.errors import PlacementError
-from pointsman.core.placement.queues.amounts import Allowance
+from pointsman.core.placement.queues.amounts import Allowance, Amounts
 
 ROOT = ""
 """The cluster itself, as parent of the topmost queues."""
@@ -86,6 +86,11 @@ class QueueTree:
     def by_name(self) -> Mapping[str, Queue]:
         """Queue of a name."""
         return {queue.name: queue for queue in self.queues}
+
+    @cached_property
+    def quotas(self) -> Mapping[str, Amounts]:
+        """What each queue is owed."""
+        return {queue.name: queue.quota.amounts for queue in self.queues}
 
     @cached_property
     def children(self) -> Mapping[str, tuple[Queue, ...]]:

@@ -45,6 +45,16 @@ class Usage:
                     firm[name] = change(firm[name], amount)
         return Usage(self.tree, held, firm)
 
+    def lessened(self, gone: Iterable[tuple[Gang, Amounts]]) -> Usage:
+        """With so much less held by these gangs."""
+        held, firm = dict(self.held), dict(self.firm)
+        for gang, amount in gone:
+            for name in self.tree.paths.get(gang.queue, ()):
+                held[name] = minus(held[name], amount)
+                if not gang.preemptible:
+                    firm[name] = minus(firm[name], amount)
+        return Usage(self.tree, held, firm)
+
     def reduced(self, queue: str, amount: Amounts) -> Usage:
         """With so much less held by gangs that can be preempted."""
         held = dict(self.held)
@@ -117,11 +127,6 @@ class Usage:
 def held_by(placement: Placement) -> Amounts:
     """What the pods of a gang hold."""
     return amounts_of(placement.requests)
-
-
-def quotas(tree: QueueTree) -> dict[str, Amounts]:
-    """What each queue is owed."""
-    return {queue.name: queue.quota.amounts for queue in tree.queues}
 
 
 def floor_of(gang: Gang) -> Amounts:

@@ -15,7 +15,7 @@ from pointsman.core.placement.gang import Gang
 from pointsman.core.placement.plan import Placement
 from pointsman.core.placement.queues.amounts import Amounts, amounts_of, minus
 from pointsman.core.placement.queues.books import Books
-from pointsman.core.placement.queues.usage import Usage, floor_of, held_by, quotas
+from pointsman.core.placement.queues.usage import Usage, floor_of, held_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ def others_units(books: Books, gang: Gang, usage: Usage) -> list[Unit]:
     asked = floor_of(gang)
     units: list[Unit] = []
     others = [p for p in _running(books, gang) if p.gang.queue != gang.queue and books.tree.is_leaf(p.gang.queue)]
-    rights = {p.gang.queue: _right(books, gang, p.gang.queue, usage) for p in others}
+    rights = {queue: _right(books, gang, queue, usage) for queue in dict.fromkeys(p.gang.queue for p in others)}
     others = [p for p in others if rights[p.gang.queue] is not None]
+    sides = {queue: books.tree.sides(gang.queue, queue)[1] for queue in rights}
     others.sort(key=lambda placement: _worth(books, placement))
     left = {p.gang.name: held_by(p) for p in others}
     for whole in (False, True):
@@ -55,7 +56,7 @@ def others_units(books: Books, gang: Gang, usage: Usage) -> list[Unit]:
             victim = placement.gang
             bounds = rights[victim.queue]
             assert bounds is not None
-            _, theirs = books.tree.sides(gang.queue, victim.queue)
+            theirs = sides[victim.queue]
             min_runtime_s = books.tree.by_name[victim.queue].reclaim_min_runtime_s
             if whole and not (victim.preemptible and _has_run(books, victim, min_runtime_s)):
                 continue
@@ -80,7 +81,7 @@ def may_reclaim(books: Books, gang: Gang, victim_queue: str, usage: Usage) -> bo
 def _right(books: Books, gang: Gang, victim_queue: str, usage: Usage) -> Mapping[str, Amounts] | None:
     """What the victim has to keep: its fair share, its quota, or (None) everything."""
     mine, _ = books.tree.sides(gang.queue, victim_queue)
-    asked, owed = floor_of(gang), quotas(books.tree)
+    asked, owed = floor_of(gang), books.tree.quotas
     if usage.within(mine, owed, asked):
         return owed
     return books.shares if usage.within(mine, books.shares, asked) else None
@@ -98,13 +99,8 @@ def _worth(books: Books, placement: Placement) -> tuple[int, float, str]:
 
 
 def _elastic(placement: Placement) -> list[Unit]:
-    """Replicas above the floors, roles in step: the role with most of them above its floor gives first."""
-    by_role = {group.name: list(placement.elastic(group)) for group in placement.gang.groups}
-    units: list[Unit] = []
-    while any(by_role.values()):
-        role = max(by_role, key=lambda name: len(by_role[name]))
-        units.append(Unit(placement.gang.name, role, by_role[role].pop(0)))
-    return units
+    """Replicas above the floors."""
+    return [Unit(placement.gang.name, role, replica) for role, replica in placement.above_floors]
 
 
 def _has_run(books: Books, gang: Gang, min_runtime_s: float) -> bool:
