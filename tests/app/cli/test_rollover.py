@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,14 +162,23 @@ async def test_a_killed_front_end_loses_no_connection_that_waits(start: Start, e
         child.suspend()
     body = {"model": "m", "prompt": "x", "max_tokens": 1}
     url = f"http://127.0.0.1:{port}/v1/completions"
-    asked = [asyncio.create_task(asyncio.to_thread(post, url, body)) for _ in range(8)]
-    await asyncio.sleep(0.3)  # they wait in the queues of both
-    for child in children:
-        child.kill()
-    for _ in range(2):
-        await line_of(front, "starting it again")
-    assert await asyncio.wait_for(asyncio.gather(*asked), 60) == [200] * 8
+    with ThreadPoolExecutor(8) as threads:
+        asked = [asyncio.get_running_loop().run_in_executor(threads, post, url, body) for _ in range(8)]
+        async with asyncio.timeout(60):  # they wait in the queues of both
+            while connections_to(port) < len(asked):
+                await asyncio.sleep(0.02)
+        for child in children:
+            child.kill()
+        for _ in range(2):
+            await line_of(front, "starting it again")
+        assert await asyncio.wait_for(asyncio.gather(*asked), 60) == [200] * 8
     assert front.stop(signal.SIGTERM) == 0
+
+
+def connections_to(port: int) -> int:
+    """How many this process has."""
+    found = psutil.Process().net_connections()
+    return sum(bool(c.raddr) and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED for c in found)
 
 
 def post(url: str, body: object = None) -> int:

@@ -29,7 +29,8 @@ class Served:
 
     def __init__(self, start: Start, folder: Path) -> None:
         arguments = ("--kind", "sim", "--port", "0", "--model", "m", "--profile", "a100/llama-8b")
-        engine = start("engine", *arguments).url("engine sim serves")
+        self.engine = start("engine", *arguments)
+        engine = self.engine.url("engine sim serves")
         self.file = folder / "c.yaml"
         self.good = f"execution-group: {{nodes: [{{url: '{engine}', name: e}}]}}\n"
         self.file.write_text(self.good)
@@ -106,6 +107,7 @@ async def test_told_to_stop_it_ends_with_its_streams_or_cuts_them_when_told_agai
     begun = asyncio.Event()
     running = asyncio.create_task(stream(served.url, 20_000 if hurried else 150, begun))
     await asyncio.wait_for(begun.wait(), 30)
+    served.engine.process.send_signal(signal.SIGSTOP)  # however fast the machine is, the stream does not end yet
     served.signal(signal.SIGTERM)
     await served.line("stopping (again to stop at once)")
     async with asyncio.timeout(30):
@@ -113,6 +115,8 @@ async def test_told_to_stop_it_ends_with_its_streams_or_cuts_them_when_told_agai
             await asyncio.sleep(0.01)
     if hurried:
         served.signal(signal.SIGTERM)
+    else:
+        served.engine.process.send_signal(signal.SIGCONT)
     text = await asyncio.wait_for(running, 30)
     if hurried:
         last = json.loads(text.strip().rpartition("data: ")[2])
@@ -177,7 +181,9 @@ async def test_a_service_manager_that_stops_every_process_cuts_no_stream(
     for process in front.family():
         process.send_signal(signal.SIGTERM)
     if hurried:  # and the person behind it loses patience
-        await asyncio.sleep(0.5)
+        for _ in range(2):
+            await asyncio.to_thread(front.line, "stopping (again to stop at once)")
+        await asyncio.sleep(0.5)  # the supervisor, too, has seen the first one; two that wait would be one
         front.process.send_signal(signal.SIGTERM)
     text = await asyncio.wait_for(running, 30)
     assert ("the front end is stopping" in text) if hurried else text.endswith("data: [DONE]\n\n")
