@@ -111,6 +111,18 @@ class Server:
             assert time.monotonic() < deadline, f"{self.name} still listens"
             time.sleep(0.02)
 
+    def empty_cache(self) -> None:
+        """Of a vLLM, so that nothing is left of what earlier tests asked. It refuses that while a request has blocks."""
+        headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+        request = urllib.request.Request(self.url + "/reset_prefix_cache", b"", headers, method="POST")
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:
+                if json.load(answer)["success"]:
+                    return
+            assert time.monotonic() < deadline, f"{self.name} has requests that do not end"
+            time.sleep(0.05)
+
     def start_again(self) -> None:
         """After `kill`: the same command, so it listens at the same port."""
         self.process = self.launch.start()
