@@ -22,13 +22,17 @@ from support.running import Running
 
 PROFILE = Path(__file__).parents[1] / "support" / "virtual" / "profile.yaml"
 MODEL = "sim"
-TOKENS = 60
-LIMIT_S = 60.0
+TOKENS = 200
+"""Five seconds of a simulated engine: none is over before the last one of some has begun."""
+LIMIT_S = 120.0
+ROUNDS = 6
 KINDS = {
     "sim": ("--model", MODEL, "--profile", str(PROFILE), "--speedup", "2"),
     "embedded": ("--served-name", MODEL),
 }
 """What engines are started with, by their kind."""
+AT_ONCE = {"sim": ("--speedup", "200"), "embedded": ()}
+"""More of that for one that only says what is right."""
 _AT_WORK = re.compile(r"^(?:vllm:num_requests_(?:running|waiting)|pointsman_kv_leases)\{[^}]*\} (\S+)$", re.MULTILINE)
 CONFIG: dict[str, Any] = {
     "control-plane": {
@@ -108,6 +112,8 @@ class Site:
     admin_url: str = ""
     processes: int = 1
     front_end: Running | None = None
+    urls: list[str] = field(default_factory=list)
+    """At which the front end calls the first engines, where it does not do so directly."""
     config: Path = Path()
     _running: list[Running] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -136,6 +142,7 @@ class Site:
         self, processes: int = 1, *, urls: list[str] | None = None, roles: list[str] | None = None, **sections: Any
     ) -> None:
         """Start the front end before all engines, at `urls` where they are not to be called directly."""
+        self.urls = urls or []
         nodes = [{"url": url} for url in ([engine.url for engine in self.engines] if urls is None else urls)]
         for node, role in zip(nodes, roles or (), strict=False):
             node["node_role"] = role
@@ -147,7 +154,13 @@ class Site:
         self.front_end = self.run("serve", *arguments)
         self.processes = processes
         self.url, self.admin_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
-        await self.until(lambda: len(self.quick_statuses()) == processes and self.usable() >= len(nodes) * processes)
+
+        def all_there() -> bool:
+            assert self.front_end is not None
+            assert self.front_end.process.poll() is None, self.front_end.rest()
+            return len(self.quick_statuses()) == processes and self.usable() >= len(nodes) * processes
+
+        await self.until(all_there)
 
     def write_config(self, nodes: list[dict[str, Any]], **sections: Any) -> None:
         """The front end's file; `sections` are laid over the usual ones."""
@@ -191,6 +204,10 @@ class Site:
             worker["state"] in ("ready", "prefill") for status in self.quick_statuses() for worker in status["workers"]
         )
 
+    async def migrations(self) -> float:
+        """Streams with which another engine went on, as the front ends that are there now count them."""
+        return sum([await Engine(self, port).figure("pointsman_migrations_total") for port in self.admin_ports()])
+
     def says(self, part: str) -> bool:
         """Whether `pointsman status` gives that reason anywhere."""
         return part in json.dumps(self.statuses())
@@ -211,7 +228,9 @@ class Site:
         extra: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "stream": True}
         extra["stream_options"] = {"include_usage": True}
         extra["extra_body"] = {"ignore_eos": True}
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
+        # Certificates that nobody checks need not be read, which takes longer than all else before a stream.
+        plain = openai.DefaultAsyncHttpxClient(verify=False, timeout=LIMIT_S)
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=plain)
         try:
             if chat:
                 messages: Any = [{"role": "user", "content": prompt}]
@@ -232,10 +251,34 @@ class Site:
             asked.over = True
             await client.close()
 
+    async def begun(self, count: int, *, at: int | None = None, tokens: int = 8) -> list[Asked]:
+        """So many streams, each with some tokens; of which at least one is under way at the engine of that number.
+
+        Front ends that do not know of each other's requests yet may all choose another one, and a process that gets
+        little time may see the first ones end before the last one begins: then as many are begun again.
+        """
+        asked: list[Asked] = []
+        for _ in range(ROUNDS):
+            news = [self.ask() for _ in range(count)]
+            asked += news
+            await self.until(lambda news=news: all(one.pieces >= tokens or one.over for one in news))  # type: ignore[misc]
+            if at is None or self.at(asked, at):
+                return asked
+        raise AssertionError(f"no stream is under way at engine {at}: {[(one.worker, one.over) for one in asked]}")
+
+    def at(self, asked: list[Asked], number: int) -> list[Asked]:
+        """Those that are under way at one engine."""
+        return [one for one in asked if one.worker == self.worker(number) and not one.over]
+
+    def worker(self, number: int) -> str:
+        """Name of the worker that the engine is."""
+        url = self.urls[number] if number < len(self.urls) else self.engines[number].url
+        return f"{url.removeprefix('http://')}/0"
+
     async def all_right(self, asked: list[Asked], *, seconds: float = LIMIT_S) -> None:
         """Every stream ended, and is token by token what an engine alone would have said."""
         await self.until(lambda: all(one.over for one in asked), seconds)
-        lone = Engine(self, self.port())
+        lone = Engine(self, self.port(), *AT_ONCE[self.kind])
         await lone.start()
         for one in asked:
             right = Asked(one.number)
@@ -311,12 +354,12 @@ async def proxy() -> AsyncIterator[Callable[[int], Any]]:
 def _call(method: str, url: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
         return json.loads(answer.read() or b"null")
 
 
 def _text(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
         return str(answer.read().decode())
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from .conftest import Asked, Site
+from .conftest import Site
 
 pytestmark = pytest.mark.faults
 
@@ -18,28 +18,13 @@ def embedded(site: Site) -> Site:
     return site
 
 
-async def begun(site: Site) -> list[Asked]:
-    """Streams under way."""
-    asked = [site.ask() for _ in range(4)]
-    await site.until(lambda: all(one.pieces >= 8 or one.over for one in asked))
-    return asked
-
-
-def under_way(site: Site, asked: list[Asked]) -> int:
-    """Number of an engine that some streams are at."""
-    places = {f"127.0.0.1:{engine.port}/0": number for number, engine in enumerate(site.engines)}
-    found = {places[one.worker] for one in asked if not one.over}
-    assert found, "all of them ended too soon"
-    return min(found)
-
-
 @pytest.mark.parametrize("processes", [1, 3], ids=["alone", "3 processes"])
 async def test_kill_9_mid_stream(embedded: Site, processes: int) -> None:
     site = embedded
     await site.add_engines(2)
     await site.serve(processes)
-    asked = await begun(site)
-    dies = site.engines[under_way(site, asked)]
+    asked = await site.begun(4, at=0)
+    dies = site.engines[0]
     await dies.kill()
     asked += [site.ask() for _ in range(2)]
     await site.all_right(asked)
@@ -53,8 +38,8 @@ async def test_sigstop_mid_stream(embedded: Site) -> None:
     site = embedded
     await site.add_engines(2)
     await site.serve()
-    asked = await begun(site)
-    stands = site.engines[under_way(site, asked)]
+    asked = await site.begun(4, at=0)
+    stands = site.engines[0]
     stands.signal(signal.SIGSTOP)
     await site.all_right(asked)
     assert site.says("not answered within") or site.says("no token")
@@ -69,9 +54,7 @@ async def test_sigterm_mid_stream_drains_an_engine_that_joined(embedded: Site) -
     await site.serve()
     await site.add_engines(1, "--join", site.admin_url, "--join-ttl", "3s", "--drain-grace", "30s")
     await site.until(lambda: site.usable() == 2)
-    asked = await begun(site)
-    name = f"127.0.0.1:{site.engines[1].port}/0"
-    assert any(one.worker == name and not one.over for one in asked), "nobody is at the engine that joined"
+    asked = await site.begun(4, at=1)
     site.engines[1].signal(signal.SIGTERM)
     await site.all_right(asked)
     await site.until(lambda: site.usable() == 1)

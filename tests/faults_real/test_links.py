@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ pytestmark = pytest.mark.faults
 TOKEN = {"POINTSMAN_NODE_TOKEN": "a-token-for-tests"}
 RATES = {"a": 1_000, "b": 1_000, "c": 50}
 """Mb/s of the machines' links."""
-TRIES = 3
+TRIES = 6
 """Another process may have had the processor."""
 _NEAR = 0.2
+_NEAR_LEARNED = 0.25
 _WHAT_TCP_NEEDS = 2.0
 """How much faster an unshaped link has to be for a shaped one's rate to be the shaping's."""
 
@@ -60,23 +62,27 @@ def nodes_of(network: ShapedNetwork, start: Start, names: Iterable[str], **rates
 
 
 def measured(start: Start, file: Path, urls: dict[str, str], *arguments: str) -> tuple[int, dict[tuple[str, str], Any]]:
-    """Status of `doctor links` on the first machine, and what it says of each direction."""
+    """Status of `doctor links` on the first machine, and what it says of each direction; nothing if a probe failed."""
     named = [part for name, url in urls.items() for part in ("--node", f"{name}={url}")]
     first = next(iter(urls))
     process = start(first, "doctor", "links", *named, "--transport", "tcp", "--json", str(file), *arguments)
     status = process.process.wait(240)
     assert status in (0, 1), process.rest()
     document = json.loads(file.read_text())
-    assert document["failures"] == []
+    if document["failures"]:
+        return status, {}
     return status, {(link["source"], link["target"]): link for link in document["links"]}
 
 
-def off(links: dict[tuple[str, str], Any], rates: Mapping[str, int]) -> dict[tuple[str, str], float]:
-    """Directions whose rate is not that of the slower of both links, and how many times that it is."""
+def off(
+    links: dict[tuple[str, str], Any], rates: Mapping[str, int], near: float = _NEAR, size: str | None = None
+) -> dict[tuple[str, str], float]:
+    """Directions whose rate, of that size, is not that of the slower of both links, and how many times that it is."""
     found = {}
-    for (source, target), link in links.items():
-        times = link["gb_per_s"] / (min(rates[source], rates[target]) / 8000)
-        if abs(times - 1) > _NEAR:
+    for source, target in permutations(rates, 2):
+        told = links[source, target]["gb_per_s"] if (source, target) in links else 0.0
+        times = (told[size] if size and told else told) / (min(rates[source], rates[target]) / 8000)
+        if abs(times - 1) > near:
             found[source, target] = times
     return found
 
@@ -90,7 +96,8 @@ def test_rates_are_measured_as_they_are_shaped_and_a_front_end_learns_them(
     save, arguments = tmp_path / "links.yaml", ("--seconds", "0.5", "--save", str(tmp_path / "links.yaml"))
     for _ in range(TRIES):
         status, links = measured(start, tmp_path / "links.json", urls, *arguments, "--admin", admin_url)
-        wrong = off(links, RATES)
+        # What a front end believes follows the newest measurements, but not at once.
+        wrong = off(links, RATES) or off(known(start, tmp_path, network, admin_url), RATES, _NEAR_LEARNED, "16MiB")
         if not wrong:
             break
     assert not wrong
@@ -99,14 +106,8 @@ def test_rates_are_measured_as_they_are_shaped_and_a_front_end_learns_them(
     findings = json.loads((tmp_path / "links.json").read_text())["findings"]
     assert [finding["text"].partition(",")[0] for finding in findings] == ["c: all 4 links from and to it are slow"]
     with_file = start("a", "serve", "--wait-for-engines", "--config", str(configured(tmp_path, save)))
-    for process in (serve, with_file):
-        admin = admin_url
-        if process is with_file:
-            admin = process.line("pointsman serves").split("admin: ")[1].split(";")[0]
-        learned = known(start, tmp_path, network, admin)
-        for pair in links:
-            rate = min(RATES[name] for name in pair) / 8000
-            assert learned[pair]["gb_per_s"]["16MiB"] == pytest.approx(rate, rel=0.25), pair
+    admin_url = with_file.line("pointsman serves").split("admin: ")[1].split(";")[0]
+    assert off(known(start, tmp_path, network, admin_url), RATES, _NEAR_LEARNED, "16MiB") == {}
 
 
 def test_rates_up_to_ten_gigabits_are_measured_as_far_as_the_machine_moves_more(
@@ -116,7 +117,7 @@ def test_rates_up_to_ten_gigabits_are_measured_as_far_as_the_machine_moves_more(
     free = nodes_of(network, start, "fg", f=None, g=None)
     for number in range(TRIES):
         _, unshaped = measured(start, tmp_path / "free.json", free, *quick)
-        most = max(link["gb_per_s"] for link in unshaped.values())
+        most = max((link["gb_per_s"] for link in unshaped.values()), default=1.0)
         rate = min(10_000, int(most * 8000 / _WHAT_TCP_NEEDS))
         names = f"h{number}", f"i{number}"
         rates = dict.fromkeys(names, rate)

@@ -28,6 +28,8 @@ PROMPTS = "prompts"
 TOKENS = 1600
 """Of a prompt; 512 bytes of KV each."""
 PORT = 8000
+TRIES = 4
+"""Another process may have had the processor while links were probed."""
 CLEAR = 3.0
 """How many times faster one way has to be for the decision to be beyond doubt."""
 ANSWER = {"model": "m", "temperature": 0, "ignore_eos": True, "return_token_ids": True}
@@ -168,6 +170,11 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
             fleet.close()
 
 
+def is_near(link: dict[str, Any] | None, mbit_per_s: int) -> bool:
+    """Whether the link is believed to be as fast as it is."""
+    return link is not None and link["gb_per_s"]["1MiB"] == pytest.approx(mbit_per_s / 8000, rel=0.35)
+
+
 def test_prompts_held_elsewhere_are_moved_over_fast_links_and_computed_again_behind_slow_ones(
     machines: Machines,
 ) -> None:
@@ -180,13 +187,17 @@ def test_prompts_held_elsewhere_are_moved_over_fast_links_and_computed_again_beh
     assert machines.links().keys() <= {(PROMPTS, machine) for machine in RATES}
     nodes = [part for m in (PROMPTS, *RATES) for part in ("--node", f"http://{machines.network.addresses[m]}:8090")]
     doctor = ["doctor", "links", *nodes, "--transport", "tcp", "--seconds", "0.5", "--admin", machines.admin]
-    probing = machines.run("front", *doctor)
-    assert probing.process.wait(4 * LIMIT_S) == 1, probing.rest()  # some links are slower than others, and it says so
-    measured = machines.links()
+    for _ in range(TRIES):
+        probing = machines.run("front", *doctor)
+        # Some links are slower than others, and it says so.
+        assert probing.process.wait(4 * LIMIT_S) == 1, probing.rest()
+        measured = machines.links()
+        if all(is_near(measured.get((PROMPTS, machine)), rate) for machine, rate in RATES.items()):
+            break
     moved, clear = dict[str, int](), dict[str, bool]()
     for machine, mbit_per_s in RATES.items():
         link = measured[PROMPTS, machine]
-        assert link["gb_per_s"]["1MiB"] == pytest.approx(mbit_per_s / 8000, rel=0.35), (machine, link)
+        assert is_near(link, mbit_per_s), (machine, link)
         transfer_ms = TOKENS * 512 / (mbit_per_s * 125)
         compute_ms = machines.compute_ms(machine)
         times = compute_ms / transfer_ms

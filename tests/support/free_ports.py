@@ -1,41 +1,33 @@
-"""Ports of this host that nobody listens at.
+"""Ports of this host that nobody listens at, and that nobody else who asks here is given.
 
 They lie below those that the system gives away by itself: a server often takes its port long after it was told it, or
-takes it once more after it was killed, and meanwhile no connection of anybody must have got it.
+takes it once more after it was killed, and meanwhile no connection of anybody must have got it. Each process has a
+range to itself, also among those of other runs.
 """
 
 from __future__ import annotations
 
-import itertools
+import fcntl
 import os
-import random
 import socket
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 _FIRST, _END = 18_000, 31_000
-_SHARES = 8
-"""Test processes that run side by side choose from different ones."""
+_RANGE = 500
 
 
 def free_port() -> int:
-    """One that was never given before in this process."""
+    """One that was not given lately."""
     return free_ports(1)
 
 
-@contextmanager
-def shut_port() -> Iterator[int]:
-    """One that nobody listens at, and that nobody else gets as long as the context lasts."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        yield port
-
-
 def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row, none of which was given before in this process."""
+    """The first of `count` free ports in a row, none of which was given lately."""
     row: list[int] = []
-    for port in itertools.islice(_candidates, 2 * (_END - _FIRST)):
+    for _ in range(2 * _RANGE):
+        port = next(_candidates)
         if not _is_free(port):
             row.clear()
             continue
@@ -48,17 +40,28 @@ def free_ports(count: int) -> int:
 
 
 def _walk() -> Iterator[int]:
-    """All of this process's share, round and round, from a place that another session hardly begins at."""
-    size = (_END - _FIRST) // _SHARES
-    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    first = _FIRST + size * (int(number) % _SHARES)
-    at = random.Random(os.getpid()).randrange(size)
+    """All of this process's range, round and round."""
+    first = _own_range()
     while True:
-        yield first + at
-        at = (at + 1) % size
+        yield from range(first, first + _RANGE)
 
 
 _candidates = _walk()
+
+
+def _own_range() -> int:
+    """First port of a range that is nobody else's for as long as this process lives."""
+    folder = Path(tempfile.gettempdir()) / f"pointsman-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    for first in range(_FIRST, _END, _RANGE):
+        lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+        else:
+            return first  # it is locked until the process ends, which closes it
+    raise AssertionError(f"all ranges of ports from {_FIRST} to {_END} are taken by other test processes")
 
 
 def _is_free(port: int) -> bool:
