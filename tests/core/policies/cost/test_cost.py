@@ -74,6 +74,7 @@ def test_terms_add_up_to_the_score_and_the_least_of_those_that_may_wins(data: st
         adapter_missing=data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)),
         slo_decoding=data.draw(column),
         slo_tpot_us=[40_000 * value for value in data.draw(column)],
+        max_sequences=data.draw(st.lists(st.sampled_from([0, 0, 1, 30]), min_size=n, max_size=n)),
     )
     request = replace(REQUEST, slo=data.draw(st.none() | st.just(Slo(500.0, 30.0))))
     made = decide(fleet, request, times(*[data.draw(st.sampled_from([1.0, 2.0])) for _ in range(n)]))
@@ -175,6 +176,41 @@ def test_an_adapter_that_has_to_be_loaded_costs_its_learned_time() -> None:
     assert made.worker == "w1/0"
     assert made.terms["adapter_ms"].tolist() == [80.0, 0.0]
     assert "adapter_ms" not in decide(view(2, **loaded(0, 0))).terms
+
+
+class TestSeats:
+    """Of workers that compute so many sequences at once."""
+
+    def test_with_all_of_them_taken_it_waits_until_somebody_gets_up(self) -> None:
+        columns = loaded(4, 4, 4)
+        made = decide(view(3, **columns, max_sequences=[4, 5, 0])).terms["ttft_ms"]
+        free, unknown = made[1:]
+        assert free == unknown == decide(view(1, **loaded(4))).terms["ttft_ms"][0]
+        step_ms = 10 + 0.05 * 3 + 0.00006 * 3 * 4_000
+        beside_three = decide(view(1, **loaded(3))).terms["ttft_ms"][0]
+        assert made[0] == pytest.approx(beside_three + 128 / 4 * step_ms)
+
+    def test_the_more_are_before_it_and_the_longer_they_stay_the_longer(self) -> None:
+        columns = loaded(4, 5, 5, 5) | {"foreign": [0, 0, 1, 0], "remaining_tokens": [512, 640, 640, 6_400]}
+        beside_three = decide(view(1, **loaded(3))).terms["ttft_ms"][0]
+        waits = decide(view(4, **columns, max_sequences=[4] * 4)).terms["ttft_ms"] - beside_three
+        assert waits.tolist() == sorted(waits.tolist())
+        assert waits[1] == pytest.approx(2 * waits[0], rel=0.01)
+
+    def test_an_answer_goes_on_beside_those_who_sit_not_those_who_wait(self) -> None:
+        made = decide(view(2, **loaded(4, 40), max_sequences=[4, 4])).terms
+        answers = made["completion_ms"] - made["ttft_ms"]
+        assert answers[1] == pytest.approx(answers[0])
+
+    def test_a_worker_whose_seats_are_taken_loses_who_it_has_cached(self) -> None:
+        columns = loaded(4, 4) | {"cached_tokens": [3_900, 0]}
+        learned = Outlook(64.0, reuse=0.0, evictions_seen=1e12)
+        assert decide(view(2, learned, **columns)).worker == "w0/0"
+        assert decide(view(2, learned, **columns, max_sequences=[4, 8])).worker == "w1/0"
+
+    def test_a_request_for_more_answers_than_there_are_seats_has_a_finite_score(self) -> None:
+        request = replace(REQUEST, sequences=6)
+        assert np.isfinite(decide(view(2, **loaded(0, 9), max_sequences=[4, 1]), request).scores).all()
 
 
 class TestPromises:

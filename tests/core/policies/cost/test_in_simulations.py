@@ -73,6 +73,18 @@ def test_a_new_worker_gets_its_share_and_not_everything(seed: int, groups: int) 
     assert 0.5 * fair <= first_minute[3] <= 2 * fair
 
 
+@pytest.mark.parametrize("seats", [4, 8])
+def test_engines_with_few_seats_are_not_queued_at_for_what_they_have_cached(seats: int) -> None:
+    """A prompt of a thousand shared tokens takes a tenth of a second, a seat several: no cache is worth that wait."""
+    engine = profile("l40s/llama-8b")
+    trace = requests(600, 0.62 * seats, 3, shared=1_200, groups=12)
+    by_cost, by_load = (
+        run(trace, WorkerGroup(profile=engine, count=3), policy=policy, max_num_seqs=seats)
+        for policy in (Cost(), PolicyRegistry().get("least_loaded"))
+    )
+    assert np.mean(by_cost.ttft_ms) < 1.3 * np.mean(by_load.ttft_ms)
+
+
 def test_workers_that_are_twice_as_slow_get_less_and_the_latest_answers_come_sooner() -> None:
     trace = requests(3_000, 60, 5, own=1_500)
     fleet = WorkerGroup(profile=ENGINE, count=2), WorkerGroup(profile=ENGINE, count=2, slow=2.0)

@@ -13,6 +13,7 @@ from pointsman.core.policies.cost.eviction import filled, fullness, recomputatio
 from pointsman.core.policies.cost.load import CostLoad, Floats, cost_load
 from pointsman.core.policies.cost.placement import placement_ms
 from pointsman.core.policies.cost.promises import others_misses_ms, own_misses_ms
+from pointsman.core.policies.policy import highest
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
 
@@ -23,6 +24,8 @@ class Alone(NamedTuple):
     """One value a worker of the view. Plans that move KV are made of the same pieces."""
 
     load: CostLoad
+    overhead_ms: Floats
+    """The way there and back, and the wait for a seat."""
     computed_ms: Floats
     """What is new there of the prompt."""
     ttft_ms: Floats
@@ -48,7 +51,7 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     """The terms, and what they were made of. `rows`: the eligible workers, at least one."""
     load = cost_load(request, view)
     computed = times.d * load.new
-    whole = times.d * request.prompt_tokens
+    whole = times.d * float(request.prompt_tokens)
     if np.count_nonzero(times.q):
         cached = request.prompt_tokens - load.new
         computed = computed + times.q * (request.prompt_tokens**2 - cached * cached)
@@ -56,13 +59,16 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     output = view.outlook.output_tokens
     own_context = request.prompt_tokens + output / 2
     step_ms = times.a + times.b * load.there + times.c * load.context
-    ttft_ms = first_token_ms(load, times.d, times.overhead_ms, step_ms, computed)
+    overhead_ms = times.overhead_ms if load.seat_steps is None else times.overhead_ms + load.seat_steps * step_ms
+    ttft_ms = first_token_ms(load, times.d, overhead_ms, step_ms, computed)
     decode_step_ms = (
         times.a
-        + times.b * (load.there + request.sequences)
+        + times.b * (load.there + float(request.sequences))
         + times.c * (load.context + request.sequences * own_context)
     )
-    beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS]) * request.sequences
+    beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS])
+    if request.sequences != 1:
+        beside = beside * request.sequences
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
     caches = filled(view, rows)
@@ -94,7 +100,18 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     if np.count_nonzero(weight != ORDINARY_WEIGHT):
         terms["weight_ms"] = heaviness(weight) * total(terms)
     return Alone(
-        load, computed, ttft_ms, step_ms, decode_step_ms, beside_ms, waited_ms, full, again, coming_per_ms, terms
+        load,
+        overhead_ms,
+        computed,
+        ttft_ms,
+        step_ms,
+        decode_step_ms,
+        beside_ms,
+        waited_ms,
+        full,
+        again,
+        coming_per_ms,
+        terms,
     )
 
 
@@ -117,7 +134,7 @@ def total(terms: dict[str, Floats]) -> Floats:
 def first_token_ms(load: CostLoad, d: Floats, overhead_ms: Floats, step: Floats, computed: Floats) -> Floats:
     """As prediction.ttft_ms, for many workers at once; those that wait are taken to decode beside it already."""
     busy = np.minimum(load.there, 1.0)
-    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) <= DEFAULT_BUDGET_TOKENS:
+    if highest(load.decoding + load.prefill + load.new) <= DEFAULT_BUDGET_TOKENS:
         # Everything fits into one step everywhere. The same numbers as below, with half of the array operations.
         quick: Floats = overhead_ms + busy * (step + d * load.prefill) / 2 + step + computed
         return quick
@@ -161,7 +178,7 @@ def backlog_ms(load: CostLoad, d: Floats, step: Floats) -> Floats | None:
         return None
     room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
     rest = load.prefill - 2 * room
-    if float(np.maximum.reduce(rest)) <= 0:
+    if highest(rest) <= 0:
         return None
     rest = np.maximum(rest, 0.0)
     waited: Floats = d * rest + np.ceil(rest / room) * step

@@ -6,7 +6,8 @@ All terms are milliseconds of the time model (`step = a + b·sequences + c·cont
 the coefficients learned for each worker) and add up to the score. N sequences are there, which hold C tokens of
 context; the request has P prompt tokens of which n are new there, and an answer of O tokens is expected.
 
-    ttft        overhead + half of the running step + steps · (a + b·N + c·C) + d·(tokens that wait there + n)
+    ttft        overhead + wait for a seat + half of the running step + steps · (a + b·N + c·C)
+                + d·(tokens that wait there + n)
     completion  ttft + O · (a + b·(N + 1) + c·(C + P + O/2))
     slowdown    min(O·N, R) · (b + c·(P + O/2))   what those there decode beside it; R tokens are to come for them
                 + A · ttft²                       A requests a ms come to a worker, and wait until its prompt is through
@@ -15,6 +16,10 @@ context; the request has P prompt tokens of which n are new there, and an answer
     slo         what is wasted by promises that will be broken: promises.py
     adapter     the time to load the request's LoRA adapter, where it is not there
     weight      all that by (1 / weight − 1)
+
+The wait for a seat: where a worker computes at most S sequences at once and as many are there, of which each has r
+tokens to come, somebody gets up every r/S steps, and it waits for as many as are ahead of it. N and C are then those
+of the S who sit.
 
 The wait for the first token counts twice, by itself and as the beginning of the answer: nothing is there to see in it.
 

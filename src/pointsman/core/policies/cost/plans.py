@@ -60,6 +60,8 @@ def with_plans(
 
     # What is worked out later must not keep `times` with all of its arrays: many decisions are kept.
     rows, excess, links = times.rows(view.workers), times.ttft_excess(view.workers), times.links
+    if alone.overhead_ms is not rows.overhead_ms:
+        rows = replace(rows, overhead_ms=alone.overhead_ms)
 
     def scene() -> Scene:
         ttft_ms = float(alone.ttft_ms[best])
