@@ -129,7 +129,7 @@ async def test_a_policy_that_breaks_its_contract_is_a_500_and_leaks_nothing(flee
         (COMPLETIONS, {"prompt": [10**30], "max_tokens": 2**63 - 1}),
     ],
 )
-async def test_numbers_beyond_reason_are_the_engines_to_refuse(fleet: Fleet, policy, path, fields) -> None:
+async def test_numbers_beyond_reason_are_the_engines_to_refuse(fleet: Fleet, policy, path, fields, caplog) -> None:
     """No counter may break over them: it would stay broken for everybody."""
     engine = await fleet.engine("a")
     await fleet.open(policy=policy)
@@ -137,13 +137,14 @@ async def test_numbers_beyond_reason_are_the_engines_to_refuse(fleet: Fleet, pol
         answer = await fleet.ask(path, {"model": "m", "stream": True, **fields})
         assert answer.status == 200
     assert len(engine.requests) == 3
-    fleet.frontend._tick()
+    fleet.frontend._ticks.turn()
+    assert "a tick failed" not in caplog.text
     fleet.at_rest()
     assert fleet.frontend.ledger.snapshot().totals.failed == 0
 
 
 @pytest.mark.parametrize("usage", [(10**30, 3, 4), (10, 2**63, 4), (-5, 3, 0), (10, 3, 2**63)])
-async def test_what_an_engine_says_of_usage_is_not_believed_beyond_reason(fleet: Fleet, usage) -> None:
+async def test_what_an_engine_says_of_usage_is_not_believed_beyond_reason(fleet: Fleet, usage, caplog) -> None:
     async def lying(incoming, responder) -> None:
         responder.start(200, SSE)
         for part in (delta("one"), usage_event(*usage), DONE):
@@ -156,7 +157,8 @@ async def test_what_an_engine_says_of_usage_is_not_believed_beyond_reason(fleet:
         answer = await fleet.chat(stream=True)
         assert answer.status == 200
         assert b'"usage"' not in answer.body
-    fleet.frontend._tick()
+    fleet.frontend._ticks.turn()
+    assert "a tick failed" not in caplog.text
     fleet.at_rest()
     totals = fleet.frontend.ledger.snapshot().totals
     assert (totals.failed, totals.finished) == (0, 3)

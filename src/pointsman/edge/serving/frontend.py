@@ -100,7 +100,6 @@ class Frontend:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._ticks = Ticks(self._tick)
         self.reloads: Counter[str] = Counter()
         """Reloads of the configuration, by outcome."""
         self.traffic = Traffic()
@@ -248,6 +247,15 @@ class Frontend:
             self._clock,
             random.Random(settings.seed),
             settings.health.canary_ms / 1000,
+        )
+        self._ticks = Ticks(
+            self._tick,
+            self.drains.look,
+            self.dispatcher.look,
+            self.engines.look,
+            self.tenancy.look,
+            self._exact.look_after,
+            self.policy.look,
         )
         self.graces = Graces.of(settings)
         self._reload_tasks = OwnedTasks()
@@ -467,12 +475,6 @@ class Frontend:
         self._health.before_tick()
         self.ledger.apply(Tick(self._clock()))
         self._health.after_tick()
-        self.drains.look()
-        self.dispatcher.look()
-        self.engines.look()
-        self.tenancy.look()
-        self._exact.look_after()
-        self.policy.look()
 
 
 def _decision_log(settings: FrontendSettings) -> DecisionLog | None:

@@ -12,12 +12,12 @@ _log = logging.getLogger("pointsman.serving")
 
 
 class Ticks:
-    """Calls `turn` every TICK_S seconds, between `start` and `close`."""
+    """Calls each of `turns` every TICK_S, between `start` and `close`. One that fails keeps no other from it."""
 
-    def __init__(self, turn: Callable[[], None]) -> None:
-        self._turn = turn
+    def __init__(self, *turns: Callable[[], None]) -> None:
+        self._turns = turns
         self._task: asyncio.Task[None] | None = None
-        self._failures: set[type[Exception]] = set()
+        self._failures: set[tuple[Callable[[], None], type[Exception]]] = set()
         self.late_s = 0.0
         """By how much the last one came too late: the event loop was busy with something else."""
 
@@ -38,10 +38,19 @@ class Ticks:
             due_s = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
             self.late_s = max(0.0, loop.time() - due_s)
-            try:
-                self._turn()
-            except Exception as error:
-                # A fault in what is learned or looked after must not end all later ticks.
-                known = type(error) in self._failures
-                self._failures.add(type(error))
-                _log.error("a tick failed: %r", error, exc_info=None if known else error)
+            self.turn()
+
+    def turn(self) -> None:
+        """All of them, now."""
+        for turn in self._turns:
+            self._take(turn)
+
+    def _take(self, turn: Callable[[], None]) -> None:
+        try:
+            turn()
+        except Exception as error:
+            # A fault in what is learned or looked after must not end all later ticks.
+            known = (turn, type(error)) in self._failures
+            self._failures.add((turn, type(error)))
+            name = getattr(turn, "__qualname__", turn)
+            _log.error("a tick failed at %s: %s", name, type(error).__name__, exc_info=None if known else error)
