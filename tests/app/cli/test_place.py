@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pointsman.app.cli import main
 from pointsman.app.cli.place import EXIT_NOT_PLACED
+from pointsman.core.placement import solver
 
 Captured = pytest.CaptureFixture[str]
 EXAMPLES = Path(__file__).parents[3] / "examples" / "placement"
@@ -281,6 +284,7 @@ def test_convert_keeps_its_source(capsys: Captured, tmp_path: Path) -> None:
 
 
 QUEUES = EXAMPLES / "queues.yaml"
+NO_TIME = {"budget_s": -1.0}
 
 
 def test_quotas_and_limits_of_queues(capsys: Captured, tmp_path: Path) -> None:
@@ -304,6 +308,30 @@ def test_elastic_replicas_that_the_queue_may_not_have_are_told(capsys: Captured,
     assert json.loads(capsys.readouterr().out)["deployments"][0]["held_back_by_queue"] is True
     assert _place("--deployment", AGENTS) == 0
     assert "may have no more" not in capsys.readouterr().out
+
+
+def test_elastic_replicas_that_time_ran_out_for_are_told(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text("name: a\nroles: {w: {replicas: {min: 0, max: 60}, resources: {gpus: 1}}}")
+    seconds = itertools.count()
+    monkeypatch.setattr("pointsman.app.cli.place.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    assert _place("--deployment", file, "--budget", "1s") == 0
+    said = capsys.readouterr().out
+    assert "a: nothing of it is placed: its floors are 0, and time ran out before its elastic replicas were" in said
+    assert _place("--deployment", file, "--budget", "1s", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["deployments"][0]["elastic_cut_short"] is True
+    # With a floor that had its turn before.
+    file.write_text("name: a\nroles: {w: {replicas: {min: 1, max: 60}, resources: {gpus: 1}}}")
+    grow = solver.grow
+    monkeypatch.setattr("pointsman.app.placements.in_order.grow", lambda *args, **how: grow(*args, **(how | NO_TIME)))
+    assert _place("--deployment", file, "--budget", "1h") == 0
+    said = capsys.readouterr().out
+    assert "elastic replicas: w 1 of 60 (floor 1); time ran out before more were tried, --budget gives more" in said
+    monkeypatch.undo()
+    assert _place("--deployment", file, "--budget", "1h", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["deployments"][0]["elastic_cut_short"] is False
 
 
 def test_nodes_that_are_left_out_are_told_with_why(capsys: Captured) -> None:

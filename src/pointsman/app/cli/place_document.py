@@ -84,6 +84,8 @@ class PlacedDocument(msgspec.Struct, frozen=True, kw_only=True, tag="placed", ta
     replicas: dict[str, int]
     held_back_by_queue: bool
     """Fewer elastic replicas than it asks for, because its queue may have no more."""
+    elastic_cut_short: bool
+    """Time ran out before it was known whether more elastic replicas fit."""
     spread: dict[str, int]
     pods: list[PodDocument]
 
@@ -156,6 +158,7 @@ def _placed(planned: Planned, placement: Placement, model: str | None) -> Placed
         elapsed_s=round(placement.elapsed_s, 4),
         replicas=dict(placement.replicas),
         held_back_by_queue=placement.gang.name in planned.held_back,
+        elastic_cut_short=placement.growth_cut_short,
         spread={each.level: each.domains for each in placement.spread},
         pods=[
             PodDocument(

@@ -61,6 +61,8 @@ def _print_placed(console: Console, state: ClusterState, placement: Placement, n
         why = (
             "its queue may have none of its elastic replicas"
             if is_held_back
+            else "time ran out before its elastic replicas were tried; --budget gives more"
+            if placement.growth_cut_short
             else "none of its elastic replicas has room"
         )
         console.print(f"{name}: nothing of it is placed: its floors are 0, and {why}")
@@ -74,6 +76,7 @@ def _print_placed(console: Console, state: ClusterState, placement: Placement, n
     ]
     if elastic:
         end = f"; queue {placement.gang.queue} may have no more" if is_held_back else ""
+        end += "; time ran out before more were tried, --budget gives more" if placement.growth_cut_short else ""
         console.print(f"  elastic replicas: {escape(', '.join(elastic) + end)}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title, side in (("role", "left"), ("replica", "right"), ("node", "left"), ("GPUs", "left")):

@@ -28,7 +28,8 @@ def grown(
     timer: Timer,
 ) -> Placement:
     """`floors` (which holds what is kept and `floor_wanted` more) with as many elastic replicas as fit. Floors may move
-    for it, what is kept not; their spread does not get worse. When time runs out, what was found so far."""
+    for it, what is kept not; their spread does not get worse. When time runs out, what was found so far, which it says.
+    """
     best = floors
     steps = max(group.max_replicas - group.min_replicas for group in gang.groups)
     have = Counts() if kept is None else dict(kept.replicas)
@@ -64,8 +65,8 @@ def grown(
             if room > 0:
                 best = _spilled(state, gang, best, room, partial(_only, group.name), timer)
     except BudgetSpentError:
-        pass
-    return best
+        return replace(best, growth_cut_short=True)
+    return replace(best, growth_cut_short=False)
 
 
 def _only(role: str, count: int) -> Counts:

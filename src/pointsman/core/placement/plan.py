@@ -76,6 +76,8 @@ class Placement:
     spread: tuple[LevelSpread, ...] = ()
     """Of all pods, near to far."""
     elapsed_s: float = 0.0
+    growth_cut_short: bool = False
+    """Time ran out before it was known whether more elastic replicas fit."""
 
     @cached_property
     def replicas(self) -> dict[str, int]:
