@@ -68,6 +68,7 @@ def test_prompts_that_share_much_on_a_busy_fleet_say_yes(consulted: Consult) -> 
     assert answer.worth == "yes"
     assert answer.policy in ("prefix", "kv")
     assert answer.headline.startswith(f"Yes. With {answer.policy} ")
+    assert any(each.endswith(f"pointsman simulate --policy cost,{answer.policy} tells.") for each in answer.unknown)
     assert answer.cache is not None
     assert answer.cache.found_share[answer.policy] > answer.cache.found_share["round_robin"] + 0.1
     ours, theirs = (answer.fleet.load[name].value for name in (answer.policy, "round_robin"))

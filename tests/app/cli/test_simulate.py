@@ -15,7 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from pointsman.app.cli import main, simulate_output
+from pointsman.app.cli import simulate as simulate_verb
 from pointsman.app.experiments import runner
+from pointsman.core.policies.cost.cost import Cost
 from support.waiting import eventually
 
 Simulate = Callable[..., int]
@@ -61,6 +63,11 @@ def test_a_table_and_a_verdict(simulate: Simulate, capsys: pytest.CaptureFixture
         assert any(line.startswith(title) for line in lines), title
     assert not any(line.startswith("failed") for line in lines)
     assert any(line.startswith("kv beats round_robin by ") and " on P99 TTFT" in line for line in lines)
+
+
+def test_the_policy_that_decides_by_default_is_compared_by_default() -> None:
+    (policies,) = (option.default for option in simulate_verb.simulate.params if option.name == "policies")
+    assert Cost.name in policies.split(",")
 
 
 def test_the_same_bytes_again(simulate: Simulate, tmp_path: Path) -> None:

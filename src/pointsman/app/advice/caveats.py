@@ -7,7 +7,7 @@ from dataclasses import replace
 from pointsman.app.advice import figures
 from pointsman.app.advice.findings import Findings
 from pointsman.app.advice.idle import quantile
-from pointsman.app.advice.laboratory import NEED_EVENTS, NOISE
+from pointsman.app.advice.laboratory import BY_REQUEST, NEED_EVENTS, NOISE
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.experiments.comparison import SIGNIFICANCE
 from pointsman.app.experiments.oversize import cut_note, oversize_note
@@ -98,6 +98,12 @@ def unknown(findings: Findings) -> list[str]:
     setup = replace(question.setup, groups=findings.together.groups)
     notes = (oversize_note(findings.excerpt.trace, [setup]), cut_note(findings.excerpt.trace, [setup]))
     said.extend(f"{note[0].upper()}{note[1:]}." for note in notes if note is not None)
+    if len(findings.policies) > 1:
+        best = findings.aware or findings.plain
+        said.append(
+            f"Whether {BY_REQUEST}, which decides where no policy is set, does better than {best}: pointsman simulate "
+            f"--policy {BY_REQUEST},{best} tells."
+        )
     said.append(
         "Not modelled: tokenizing and networks before the engines, several front ends, speculative decoding, engines "
         "that fail."
