@@ -264,7 +264,8 @@ class Site:
             await self.until(lambda news=news: all(one.pieces >= tokens or one.over for one in news))  # type: ignore[misc]
             if at is None or self.at(asked, at):
                 return asked
-        raise AssertionError(f"no stream is under way at engine {at}: {[(one.worker, one.over) for one in asked]}")
+        seen = [one.error or (one.worker, one.over) for one in asked]
+        raise AssertionError(f"no stream is under way at engine {at}: {seen}")
 
     def at(self, asked: list[Asked], number: int) -> list[Asked]:
         """Those that are under way at one engine."""
