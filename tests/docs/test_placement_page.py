@@ -44,3 +44,27 @@ def test_the_example_is_the_file() -> None:
         return [line for line in found if line and line.partition(":")[0] not in without]
 
     assert lines(shown) == lines(file)
+
+
+def _cells(text: str, row: str) -> list[str]:
+    (line,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", text, re.MULTILINE)
+    return [cell.strip() for cell in line.split("|")]
+
+
+def test_figures_in_sentences_are_those_of_the_tables() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    sentences = " ".join(re.split(r"<!-- end placement_links -->", text)[1].split())
+    rows = [_cells(text, f"32,000, {where}") for where in ("node", "rack", "zone")]
+    handover = [round(float(row[3])) for row in rows]
+    first = [row[1] for row in rows]
+    assert (
+        "P50 of the handover: {} ms in a node, {} ms across racks, {} ms across zones; "
+        "of the first token {}, {} and {} ms".format(*handover, *first)
+        in sentences
+    )
+    day = text.split("A day at load 1.1")[1].split("<!-- end placement_cluster -->")
+    waits, lost = _cells(day[0], "P99 wait"), _cells(day[0], "lost GPU h")
+    after = " ".join(day[1].split())
+    assert f"(P99 {waits[0]}, packed pod by pod {waits[1]})" in after
+    ours, theirs = (each.removesuffix(" h") for each in lost[:2])
+    assert f"{ours} GPU hours of start-ups of pods that gave way to others ({theirs})" in after
