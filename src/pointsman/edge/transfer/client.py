@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,10 @@ class TransferClient:
     ) -> None:
         """`codec_for`: which codec a transfer of so many bytes shall use over TCP. `idle_s`: how long nothing may come.
 
-        `most_resumed`: new connections for one transfer; `most_repeated`: how often blocks with a wrong checksum are
-        asked for again; `pause_s`: before the first new connection, twice as long before each further one.
+        `most_at_once`: transfers from one engine; further ones wait, and those from others don't, since an engine that
+        stands still keeps its own for as long as nothing may come. `most_resumed`: new connections for one transfer;
+        `most_repeated`: how often blocks with a wrong checksum are asked for again; `pause_s`: before the first new
+        connection, twice as long before each further one.
         """
         self.name = name
         self._layout = layout
@@ -88,7 +91,11 @@ class TransferClient:
         self._said: set[tuple[str, str]] = set()
         self._without_nixl: dict[str, float] = {}
         """Engines to which it did not work, and until when they are read another way, on the event loop's clock."""
-        self._places = asyncio.Semaphore(most_at_once)
+        self._most_at_once = most_at_once
+        self._places: dict[str, asyncio.Semaphore] = {}
+        """Of engines from which something is read just now."""
+        self._readers: Counter[str] = Counter()
+        """Transfers from each of these, with those that wait."""
         self._connect_s = connect_s
         self._idle_s = idle_s
         self._most_resumed = most_resumed
@@ -100,7 +107,7 @@ class TransferClient:
         """See `Transfer`."""
         if not self._transports:
             raise TransferError(Failure.LOCAL, "no transport is allowed here")
-        async with self._places:
+        async with self._place(peer.name):
             began_s = time.perf_counter()
             read = _Read(peer, wanted, put, self._ways_to(peer))
             while read.missing:
@@ -119,6 +126,17 @@ class TransferClient:
             resumed=read.resumed,
             repeated=read.repeated,
         )
+
+    @contextlib.asynccontextmanager
+    async def _place(self, source: str) -> AsyncIterator[None]:
+        self._readers[source] += 1
+        try:
+            async with self._places.setdefault(source, asyncio.Semaphore(self._most_at_once)):
+                yield
+        finally:
+            self._readers[source] -= 1
+            if not self._readers[source]:
+                del self._readers[source], self._places[source]
 
     def _ways_to(self, peer: Peer) -> tuple[str, ...]:
         now_s, failed = asyncio.get_running_loop().time(), self._without_nixl
@@ -269,12 +287,12 @@ class TransferClient:
         assert agent is not None
         assert offer is not None
         loop = asyncio.get_running_loop()
-        async with self._nixl_free:
-            for first in range(0, len(places), agent.blocks_a_read):
-                some = places[first : first + agent.blocks_a_read]
-                async with asyncio.timeout(self._idle_s):
-                    frames = [await self._frame(read, place, wire) for place in some]
-                numbers = [frame.number for frame in frames]
+        for first in range(0, len(places), agent.blocks_a_read):
+            some = places[first : first + agent.blocks_a_read]
+            async with asyncio.timeout(self._idle_s):
+                frames = [await self._frame(read, place, wire) for place in some]
+            numbers = [frame.number for frame in frames]
+            async with self._nixl_free:
                 reading = loop.run_in_executor(agent.thread, agent.read, offer, numbers, self._idle_s)
                 try:
                     await asyncio.shield(reading)
