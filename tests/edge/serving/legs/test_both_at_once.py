@@ -526,6 +526,19 @@ def test_a_drain_takes_no_stream_from_halves_that_nobody_could_go_on_with() -> N
     scene(main, decodes=2, kv=HALVES, replays=True)
 
 
+def test_a_drain_moves_streams_of_halves_to_another_pair() -> None:
+    async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
+        asked = [fleet.chat()]
+        await fleet.until(lambda: asked[0][0].tokens > 3)
+        drained = answering(fleet, 1).name
+        fleet.frontends[0].drains.begin(drained, "the test says so", 0.0)
+        await judged(fleet, asked)
+        assert migrations(fleet) == {"begun": 1, "finished": 1}
+        assert f"{drained} cancelled" in rooms.seen
+
+    scene(main, decodes=2, kv=HALVES, replays=True)
+
+
 def test_a_stream_of_halves_that_is_drawn_by_chance_ends_with_an_event() -> None:
     async def main(fleet: VirtualFleet, rooms: Rooms) -> None:
         answer, task, _ = fleet.chat(temperature=1.0)
