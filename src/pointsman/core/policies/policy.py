@@ -77,8 +77,22 @@ def rejection(policy: str, request: Request, view: FleetView, now_ms: float) -> 
     )
 
 
+def lowest(values: NDArray[np.float64]) -> float:
+    """Of at least one. By its place, as that takes a quarter of the time of numpy's reduction of few values."""
+    return float(values[values.argmin()])
+
+
+def highest(values: NDArray[np.float64]) -> float:
+    """The same."""
+    return float(values[values.argmax()])
+
+
 def least_row(values: NDArray[np.float64] | NDArray[np.int64], rows: NDArray[np.intp], rng: random.Random) -> int:
     """The row with the least value among `rows`; a tie goes to any of them with equal chance."""
     chosen = values[rows]
-    best = rows[chosen == np.minimum.reduce(chosen)]
-    return int(best[0]) if len(best) == 1 else int(best[rng.randrange(len(best))])
+    first = chosen.argmin()
+    equal = chosen == chosen[first]
+    if np.count_nonzero(equal) == 1:
+        return int(rows[first])
+    best = rows[equal]
+    return int(best[rng.randrange(len(best))])

@@ -10,7 +10,7 @@ what two workers hold of one prompt is missing later, when they are full.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.cost.load import CostLoad, Floats
+from pointsman.core.policies.policy import lowest
 
 MOST_REUSE = 0.95
 """Losses are followed over 20 computations, not for ever: a share that was seen in a bounded past is never certain."""
@@ -38,8 +39,7 @@ def times_again(share: float, seen_tokens: float) -> float:
     return believed / (1 - believed)
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(NamedTuple):
     """How full the caches are."""
 
     share: Floats
@@ -57,7 +57,7 @@ def filled(view: FleetView, rows: NDArray[np.intp]) -> Filled:
     else:
         share = np.where(capacity > 0, held / np.maximum(capacity, 1.0), 1.0)
     mine = share if len(rows) == len(share) else share[rows]
-    return Filled(share, float(np.minimum.reduce(mine)), float(np.add.reduce(mine)) / len(rows))
+    return Filled(share, lowest(mine), float(np.add.reduce(mine)) / len(rows))
 
 
 def fullness(caches: Filled) -> Floats:

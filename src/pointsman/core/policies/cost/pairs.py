@@ -17,6 +17,7 @@ from pointsman.core.policies.cost.alone import Alone, backlog_ms, joining_ms, st
 from pointsman.core.policies.cost.load import CostLoad, Floats
 from pointsman.core.policies.cost.moves import Rows, Scene, most_relief_ms, others_ms, prompt_ms
 from pointsman.core.policies.pairs import Mask, Passing, source_rows
+from pointsman.core.policies.policy import highest, lowest
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.link_rows import LinkBlock, LinkRows
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
@@ -95,7 +96,7 @@ def chances(
     disturbed_ms = float(load.decoding[best] * alone.computed_ms[best])
     most_relief = min(most, disturbed_ms)
     exclusion = table[Column.EXCLUSION]
-    twice = 2 * alone.ttft_ms + alone.waited_ms
+    twice = alone.ttft_ms + alone.ttft_ms + alone.waited_ms
     may = scores
     any_out = np.count_nonzero(exclusion) > 0
     if any_out:
@@ -108,27 +109,25 @@ def chances(
         if any_out:
             giver += _COMPUTES[exclusion]
         taker = may - twice
-        taker += 2 * alone.decode_step_ms
+        taker += alone.decode_step_ms
+        taker += alone.decode_step_ms
         taker += passes.never_takes
-        way = (2 * token_ms) * (request.prompt_tokens - table[Column.CACHED_TOKENS])
+        way = (2 * token_ms) * (float(request.prompt_tokens) - table[Column.CACHED_TOKENS])
         taker += way
         spared = most_relief
         placement = alone.terms.get("placement_ms")
         if placement is not None and passes.any_both:
-            spared += float(np.maximum.reduce(placement)) / 2
-        apart = float(np.minimum.reduce(giver)) + float(np.minimum.reduce(taker)) - spared < least
+            spared += highest(placement) / 2
+        apart = lowest(giver) + lowest(taker) - spared < least
         if apart and passes.bytes_known:
             sides = sides_apart(request, view, alone, passes, times, scores, disturbed_ms, most)
             spared -= most_relief
             giver = sides.giver + passes.never_gives
             taker = sides.taker + way
             taker += passes.never_takes
-            lowest = float(np.minimum.reduce(giver)) + float(np.minimum.reduce(taker)) - spared
             # The sums of a plan's own score are made in another order.
-            apart = lowest < least * _ROUNDED
-    pulls = passes.any_pull and _pull_may_be_better(
-        view, alone, passes, times, may, twice, token_ms, least + most_relief
-    )
+            apart = lowest(giver) + lowest(taker) - spared < least * _ROUNDED
+    pulls = passes.any_pull and _pull_may_be_better(view, alone, passes, times, may, token_ms, least + most_relief)
     return Chances(apart, pulls, sides)
 
 
@@ -138,13 +137,12 @@ def _pull_may_be_better(
     passes: Passing,
     times: TimeRows,
     may: Floats,
-    twice: Floats,
     token_ms: float,
     below: float,
 ) -> bool:
     """`may`: scores of those that may answer; `token_ms`: the way of one token's KV at the least."""
     held = view.table[Column.CACHED_TOKENS]
-    most_held = int(np.maximum.reduce(held))
+    most_held = int(held[held.argmax()])
     if not most_held:
         return False
     load = alone.load
@@ -153,17 +151,19 @@ def _pull_may_be_better(
     if np.count_nonzero(times.q):
         # Attention among the prompt's tokens is saved in full at the most.
         saved += alone.computed_ms - times.d * load.new
-    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) > DEFAULT_BUDGET_TOKENS:
+    if highest(load.decoding + load.prefill + load.new) > DEFAULT_BUDGET_TOKENS:
         if not passes.bytes_known:
             return True
         # So are all steps but the last one.
         room = np.maximum(1.0, DEFAULT_BUDGET_TOKENS - load.decoding)
         saved += np.ceil((load.prefill + load.new) / room) * alone.step_ms
-    lowest_ms = may - twice
-    lowest_ms += 2 * (alone.ttft_ms - saved)
-    lowest_ms += passes.never_fetches
-    lowest_ms[gained <= 0] = np.inf
-    return float(np.minimum.reduce(lowest_ms)) < below * _ROUNDED
+    saved += saved
+    # Those who come to it meanwhile lose something, too.
+    best_ms = may - alone.waited_ms
+    best_ms -= saved
+    best_ms += passes.never_fetches
+    best_ms[gained <= 0] = np.inf
+    return lowest(best_ms) < below * _ROUNDED
 
 
 def sides_apart(
@@ -179,12 +179,12 @@ def sides_apart(
     """Both sides of prefill and decode apart. The last two: as `Scene` has them."""
     table, load = view.table, alone.load
     exclusion = table[Column.EXCLUSION]
-    twice = 2 * alone.ttft_ms + alone.waited_ms
+    twice = alone.ttft_ms + alone.ttft_ms + alone.waited_ms
     joined = joining_ms(load, times.d, times.overhead_ms, alone.step_ms, alone.decode_step_ms)
     disturbed = load.decoding * alone.computed_ms - disturbed_ms
     copy = alone.again * times.d * load.new * alone.full
     giver = twice + np.minimum(np.maximum(disturbed, -most_relief_ms), most_relief_ms)
-    taker = scores - twice + 2 * joined + others_ms(alone)
+    taker = scores - twice + (joined + joined) + others_ms(alone)
     if passes.any_both:
         giver += copy * (1 - passes.only_prompts) if passes.any_only_prompts else copy
     if np.count_nonzero(exclusion):
@@ -281,7 +281,7 @@ def pull_pairs(scene: Scene, links: LinkRows) -> Pairs | None:
     new = np.minimum(was_new, prompt - given)
     d, ttft = _at(times.d, answers), _at(alone.ttft_ms, answers)
     computed = prompt_ms(scene, d, _at(times.q, answers), new)
-    if float(np.maximum.reduce(load.decoding + load.prefill + load.new)) <= DEFAULT_BUDGET_TOKENS:
+    if highest(load.decoding + load.prefill + load.new) <= DEFAULT_BUDGET_TOKENS:
         first = ttft - (_at(alone.computed_ms, answers) - computed)
     else:
         there = CostLoad(

@@ -21,6 +21,7 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.cost.eviction import Filled, times_again
 from pointsman.core.policies.cost.load import CostLoad, Floats
+from pointsman.core.policies.policy import lowest
 
 
 def uses(view: FleetView) -> float:
@@ -47,7 +48,7 @@ def placement_ms(
         move_ms: what computing the whole prompt elsewhere costs, with the room for it.
     """
     new, there = (load.new, load.there) if len(rows) == len(view) else (load.new[rows], load.there[rows])
-    nobody_holds = float(np.minimum.reduce(new))
+    nobody_holds = lowest(new)
     mean_there = float(np.add.reduce(there)) / len(rows)
     if caches.mean <= caches.least or nobody_holds <= 0 or mean_there <= 0:
         return None
