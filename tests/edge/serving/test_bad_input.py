@@ -127,6 +127,7 @@ async def test_a_policy_that_breaks_its_contract_is_a_500_and_leaks_nothing(flee
         (CHAT, {"messages": MESSAGE, "max_completion_tokens": 10**30}),
         (COMPLETIONS, {"prompt": ["x"] * 99, "n": 10**18, "best_of": 10**30}),
         (COMPLETIONS, {"prompt": [10**30], "max_tokens": 2**63 - 1}),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": -(10**30), "n": -(2**70)}),
     ],
 )
 async def test_numbers_beyond_reason_are_the_engines_to_refuse(fleet: Fleet, policy, path, fields, caplog) -> None:
