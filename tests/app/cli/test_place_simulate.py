@@ -155,6 +155,20 @@ def test_deployments_that_can_never_be_placed_are_told_before_hours_are_spent(ca
     assert len([note for note in json.loads(file.read_text())["notes"] if "may never have" in note]) == 1
 
 
+def test_deployments_go_to_the_queue_that_they_name(capsys: Captured, tmp_path: Path) -> None:
+    options = ("--cluster", CLUSTER, "--deployment", CHAT, "--queues", QUEUES, "--hours", 1)
+    assert _simulate(*options) == 0
+    # By chance half of them would go to `agents`, where they may never be.
+    assert "may never have" not in capsys.readouterr().err
+    stray, anywhere = tmp_path / "stray.yaml", tmp_path / "anywhere.yaml"
+    stray.write_text(CHAT.read_text().replace("queue: chat", "queue: chta"))
+    said = _fails(capsys, "place", "simulate", *options, "--deployment", stray)
+    assert f"{stray}:2: queue: there is no queue 'chta' that gangs can wait in; one of chat, agents is expected" in said
+    anywhere.write_text(CHAT.read_text().replace("queue: chat", ""))
+    assert _simulate(*options, "--deployment", anywhere) == 0
+    assert "queue agents may never have chat-70b" in capsys.readouterr().err
+
+
 def test_nodes_that_are_down_from_the_start_stay_so_and_are_told(capsys: Captured, tmp_path: Path) -> None:
     cluster, small, file = tmp_path / "c.yaml", tmp_path / "small.yaml", tmp_path / "s.json"
     cluster.write_text("nodes: [{name: a, count: 8, gpus: 8, ready: false}, {name: b, gpus: 8}]\n")

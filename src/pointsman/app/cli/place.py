@@ -18,7 +18,6 @@ from pointsman.app.placements.in_order import place_in_order
 from pointsman.app.placements.picture import picture_of
 from pointsman.app.placements.svg import svg_of
 from pointsman.core.model.errors import ConfigError, PlacementError
-from pointsman.core.placement.queues.tree import QueueTree
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.topology import Topology
 from pointsman.edge.configuration.duration import Duration
@@ -80,9 +79,9 @@ def place(
     wanted = [each for file in deployments for each in read_deployments(file)]
     for each in wanted:
         each.check_levels(topology)
+        if tree is not None:
+            each.check_queue(tree)
     _check_names(wanted)
-    if tree is not None:
-        _check_queues(wanted, tree)
     state = ClusterState.of(loaded.cluster, topology)
     for note in (*loaded.notes, *_overcommitted(state)):
         click.echo(f"note: {note}", err=True)
@@ -109,16 +108,6 @@ def _check_names(wanted: list[Deployment]) -> None:
             raise ConfigError(
                 f"{each.place}: name: {each.gang.name} is the name of the deployment at {first.place} too; "
                 "each needs one of its own"
-            )
-
-
-def _check_queues(wanted: list[Deployment], tree: QueueTree) -> None:
-    for each in wanted:
-        if not tree.is_leaf(each.gang.queue):
-            there = ", ".join(name for name in tree.by_name if tree.is_leaf(name))
-            raise ConfigError(
-                f"{each.place}: queue: there is no queue {each.gang.queue!r} that gangs can wait in; "
-                f"one of {there} is expected"
             )
 
 

@@ -28,7 +28,7 @@ from pointsman.app.placements.simulation.scheduler import GangScheduler
 from pointsman.core.model.errors import ConfigError, PlacementError
 from pointsman.core.placement.cluster import Cluster
 from pointsman.core.placement.made_cluster import MadeCluster, made_cluster
-from pointsman.core.placement.queues.tree import SINGLE_QUEUE, QueueTree
+from pointsman.core.placement.queues.tree import DEFAULT_QUEUE, SINGLE_QUEUE, QueueTree
 from pointsman.core.placement.resources import shown
 from pointsman.core.placement.state import ClusterState
 from pointsman.core.placement.topology import Topology
@@ -57,7 +57,7 @@ class _Setup:
 @click.option("--nodes", type=click.IntRange(1, 20_000), help="A made cluster of so many nodes with 8 GPUs.")
 @click.option("--topology", "levels", metavar="LABEL=NAME,…", help="Levels of closeness by node label, near to far.")
 @click.option("--deployment", "deployments", type=_PATH, multiple=True, help="What comes; else a usual mix.")
-@click.option("--queues", "queue_file", type=_PATH, help="Queues with quotas; gangs go to them by chance.")
+@click.option("--queues", "queue_file", type=_PATH, help="Queues with quotas; who names none goes to one by chance.")
 @click.option(
     "--load",
     type=Number(0, 10, "a share of all GPUs", above=True),
@@ -73,7 +73,9 @@ class _Setup:
     show_default=True,
     help="Mean run of a deployment, none below ten minutes.",
 )
-@click.option("--urgent", type=Number(0, 1, "a share"), default=0.1, show_default=True, help="Share of priority 10.")
+@click.option(
+    "--urgent", type=Number(0, 1, "a share"), default=0.1, show_default=True, help="Share of priority 10 or more."
+)
 @click.option(
     "--fails-every-h",
     type=Number(0.1, 1_000_000, "hours", or_zero=True),
@@ -134,7 +136,7 @@ def simulate(
         )
     tree = SINGLE_QUEUE if queue_file is None else read_queues(queue_file)
     leaves = tuple(name for name in tree.by_name if tree.is_leaf(name))
-    kinds = _kinds(deployments, topology, cluster, runs_h)
+    kinds = _kinds(deployments, topology, cluster, runs_h, None if queue_file is None else tree)
     if not any(kind.gpus for kind in kinds):
         raise ConfigError("no --deployment asks for GPUs in its floors, and the load is given in GPUs")
     try:
@@ -232,13 +234,22 @@ def _cluster(clusters: tuple[Path, ...], nodes: int | None, levels: str | None, 
     return loaded.cluster, loaded.topology or Topology()
 
 
-def _kinds(files: tuple[Path, ...], topology: Topology, cluster: Cluster, runs_h: float) -> tuple[Kind, ...]:
-    """The deployments given, all equally often; else a usual mix for the largest nodes."""
+def _kinds(
+    files: tuple[Path, ...], topology: Topology, cluster: Cluster, runs_h: float, tree: QueueTree | None
+) -> tuple[Kind, ...]:
+    """The deployments given, all equally often, each in the queue that it names; else a usual mix for the largest
+    nodes."""
     wanted = [each for file in files for each in read_deployments(file)]
     for each in wanted:
         each.check_levels(topology)
+        if tree is not None and each.gang.queue != DEFAULT_QUEUE:
+            each.check_queue(tree)
     if wanted:
-        return tuple(Kind(each.gang, 1.0, runs_h) for each in wanted)
+        in_queue = (tree is not None and tree.is_leaf(each.gang.queue) for each in wanted)
+        return tuple(
+            Kind(each.gang, 1.0, runs_h, each.gang.queue if named else None)
+            for each, named in zip(wanted, in_queue, strict=True)
+        )
     most = max(node.gpus for node in cluster.nodes)
     return tuple(replace(kind, runs_h=runs_h) for kind in usual_kinds(topology, most))
 

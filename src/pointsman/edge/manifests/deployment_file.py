@@ -9,6 +9,7 @@ from pathlib import Path
 from pointsman.core.model.errors import ConfigError, PlacementError
 from pointsman.core.placement.cluster import Toleration
 from pointsman.core.placement.gang import DECODE, PREFILL, Gang, Near, RoleGroup
+from pointsman.core.placement.queues.tree import QueueTree
 from pointsman.core.placement.resources import Resources
 from pointsman.core.placement.topology import Topology
 from pointsman.edge.configuration.build import build
@@ -37,6 +38,15 @@ class Deployment:
                 topology.index(level)
             except PlacementError as error:
                 raise ConfigError(f"{place}: {key}: {error}") from None
+
+    def check_queue(self, tree: QueueTree) -> None:
+        """Raises ConfigError with the line of the deployment if it can't wait in the queue that it names."""
+        if not tree.is_leaf(self.gang.queue):
+            there = ", ".join(name for name in tree.by_name if tree.is_leaf(name))
+            raise ConfigError(
+                f"{self.place}: queue: there is no queue {self.gang.queue!r} that gangs can wait in; "
+                f"one of {there} is expected"
+            )
 
 
 def read_deployments(path: Path) -> tuple[Deployment, ...]:

@@ -127,6 +127,22 @@ def test_demand_comes_at_the_load_that_is_asked_for_and_from_its_seed() -> None:
     assert not made_outages(Outages(0), ["n0"], 1e9, np.random.default_rng(1))
 
 
+def test_gangs_wait_in_the_queue_of_their_kind_with_its_priority_unless_they_are_urgent() -> None:
+    kinds = (
+        Kind(gang("named", priority=4), 1.0, queue="b"),
+        Kind(gang("above", priority=20), 1.0, queue="c"),
+        Kind(gang("any"), 1.0),
+    )
+    demand = Demand(kinds, load=1, hours=100, queues=("a", "b", "c"), urgent_share=0.5)
+    jobs = made_jobs(demand, 80, np.random.default_rng(1))
+    seen: dict[str, set[tuple[str, int]]] = {}
+    for job in jobs:
+        seen.setdefault(job.gang.name.partition("-")[0], set()).add((job.gang.queue, job.gang.priority))
+    assert seen["named"] == {("b", 4), ("b", 10)}
+    assert seen["above"] == {("c", 20)}
+    assert seen["any"] == {(queue, priority) for queue in "abc" for priority in (0, 10)}
+
+
 def test_kinds_go_by_the_levels_there_are() -> None:
     assert close_level(TOPOLOGY) == "rack"
     assert close_level(Topology(())) is None

@@ -15,19 +15,22 @@ from pointsman.core.placement.topology import NODE_LEVEL, Topology
 
 HOUR_S = 3_600.0
 _SHORTEST_S = 600.0
+_URGENT = 10
 MOST_GANGS = 1_000_000
 """That one run is made for: each is looked at many times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of deployment. `gang` is its pattern: name, queue, priority and time of submission are given later."""
+    """One kind of deployment. `gang` is its pattern: name, queue and time of submission are given later."""
 
     gang: Gang
     weight: float
     """How many of them come, beside other kinds."""
     runs_h: float = 4.0
     """Mean time it runs, ten minutes at least: those, and on top what is drawn from an exponential distribution."""
+    queue: str | None = None
+    """Where all of them wait; None: in any queue, by chance."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
@@ -51,9 +54,9 @@ class Demand:
     hours: float = 24.0
     """Gangs come for so long."""
     queues: tuple[str, ...] = ("default",)
-    """Each gang goes to one of them by chance."""
+    """Gangs whose kind names none go to one of them by chance."""
     urgent_share: float = 0.1
-    """Gangs of priority 10; the others have 0."""
+    """Gangs of priority 10, or their own if that is higher; the others have their own."""
 
     def __post_init__(self) -> None:
         if not self.kinds or not any(kind.weight > 0 for kind in self.kinds):
@@ -97,11 +100,13 @@ def made_jobs(demand: Demand, cluster_gpus: int, rng: np.random.Generator) -> tu
     now_s = float(rng.exponential(mean_s))
     while now_s < demand.hours * HOUR_S:
         kind = demand.kinds[int(rng.choice(len(weights), p=weights / weights.sum()))]
+        by_chance = demand.queues[int(rng.integers(len(demand.queues)))]
+        is_urgent = rng.random() < demand.urgent_share
         gang = replace(
             kind.gang,
             name=f"{kind.gang.name}-{len(jobs) + 1}",
-            queue=demand.queues[int(rng.integers(len(demand.queues)))],
-            priority=10 if rng.random() < demand.urgent_share else 0,
+            queue=kind.queue or by_chance,
+            priority=max(_URGENT, kind.gang.priority) if is_urgent else kind.gang.priority,
             submitted_at_s=now_s,
         )
         jobs.append(Job(gang, _SHORTEST_S + float(rng.exponential(kind.runs_h * HOUR_S - _SHORTEST_S))))

@@ -30,7 +30,7 @@ def misfits(
             continue
         refusals = {
             queue: nobody.refusal(replace(kind.gang, queue=queue), floor_of(kind.gang), firm_part(kind.gang))
-            for queue in queues
+            for queue in ((kind.queue,) if kind.queue else queues)
         }
         refused = [queue for queue, refusal in refusals.items() if refusal is not None]
         if refused:
