@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from scipy import stats
 
-from harness import report
+from harness import calibration_plot, report
 from harness.command import carry_out
 from harness.pool import in_parallel
 from harness.quality_runs import ABLATED, POPULARITIES, TERMS, TRAFFIC, QualityRun, carry_out_quality
@@ -248,7 +248,7 @@ def main() -> int:
     options = Options(jobs=arguments.jobs)
     if arguments.quick:
         options = Options(seeds=1, traffic_seeds=1, ablation_seeds=0, jobs=arguments.jobs)
-    return carry_out(
+    status = carry_out(
         "cost_quality",
         options,
         lambda: run(options),
@@ -257,6 +257,9 @@ def main() -> int:
         keep=not arguments.quick,
         page=PAGE,
     )
+    if status == 0 and not arguments.quick:
+        calibration_plot.draw()
+    return status
 
 
 if __name__ == "__main__":
