@@ -78,9 +78,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="By what it passes KV on, where the engine does not tell; default: what the engine tells."),
     ] = None
     gpu_count: Annotated[int, Meta(ge=0, le=_MOST, description="GPUs that it uses; 0 on a CPU.")] = 1
-    max_batch_size: Annotated[int | None, Meta(ge=1, le=_MOST, description="Sequences that it computes at once.")] = (
-        None
-    )
+    max_batch_size: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            le=_MOST,
+            description="Sequences that it computes at once: `cost` reckons with the wait of those that come when so "
+            "many are there. Default: what the engine tells; vLLM does not tell.",
+        ),
+    ] = None
     queue_depth_threshold: Annotated[
         int | None, Meta(ge=1, le=_MOST, description="With that many requests waiting at the engine it gets no more.")
     ] = None
