@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from pointsman.app.cli.front_end import serve_here
+from pointsman.app.cli import switchboard
+from pointsman.app.cli.front_end import Membership, serve_here
+from pointsman.app.cli.seats import take_seat
 from pointsman.app.cli.signals import Signals
+from pointsman.app.cli.switchboard import Message
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.tree import ConfigTree
 from support.waiting import eventually
@@ -35,3 +41,50 @@ async def test_full_collections_leave_out_what_start_up_made(capsys: pytest.Capt
     assert len(gc.get_objects()) < gc.get_freeze_count() / 10
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_a_member_says_that_it_works_from_its_start_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it was told that another one has its place, and waits for its last streams."""
+    monkeypatch.setattr(switchboard, "_BEAT_S", 0.01)
+    monkeypatch.setattr("pointsman.app.cli.front_end.SETTLE_S", 0.0)
+    bus = tmp_path / "bus"
+    bus.mkdir(mode=0o700)
+    tree = ConfigTree(control_plane=ControlPlane(listen_port=0, admin_port=0))
+    seat = take_seat("127.0.0.1", 0, "127.0.0.1", 0)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard: list[Message] = []
+
+    def hears(wanted: str) -> bool:
+        while True:
+            try:
+                heard.append(msgspec.json.decode(ours.recv(4096), type=Message))
+            except BlockingIOError:
+                return any(getattr(message, wanted) for message in heard)
+
+    async def hears_anew(wanted: str) -> None:
+        hears(wanted)
+        heard.clear()
+        await eventually(lambda: hears(wanted))
+
+    for end in (ours, theirs):
+        end.setblocking(False)
+    retiring, held = asyncio.Event(), asyncio.Event()
+
+    async def last_streams(self: object, grace_s: float) -> None:
+        retiring.set()
+        await held.wait()
+
+    monkeypatch.setattr("pointsman.edge.serving.shutdown.Shutdown.retire", last_streams)
+    member = Membership(theirs, None, 1, seat, bus)
+    with ours, theirs:
+        serving = asyncio.create_task(serve_here(tree, Signals(supervised=True), lambda: tree, member))
+        await eventually(lambda: hears("admin_url"))
+        await hears_anew("beat")
+        ours.send(msgspec.json.encode(Message(retire=True)))
+        await asyncio.wait_for(retiring.wait(), 30)
+        await hears_anew("beat")
+        held.set()
+        assert await serving == 0
+        seat.close()
