@@ -16,7 +16,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
-from pointsman.core.policies.policy import Timing, decision
+from pointsman.core.policies.policy import NO_TIMING, Timing, decision
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.trials.arms import Arm, By
 from pointsman.core.trials.tally import End
@@ -27,7 +27,7 @@ from pointsman.edge.engines.sim.server import SimServer
 from pointsman.edge.engines.sim.settings import SimSettings
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
-from pointsman.edge.serving.rollout_report import RolloutDocument
+from pointsman.edge.serving.rollout_report import RolloutDocument, shadow_report
 from support.scripted_fleet import Fleet, hang
 
 HALF = RolloutOrder("last", 0.5, By.REQUEST)
@@ -273,6 +273,27 @@ def test_a_switch_changes_the_base_and_completes_a_rollout_of_that_policy() -> N
     assert (one.rollout.base.name, one.rollout.order) == ("random", HALF)
     one.switch("last")
     assert (one.rollout, one.orders()) == (None, Orders("last"))
+
+
+def test_shadows_are_compared_anew_with_another_policy() -> None:
+    policy = active(shadow=("round_robin",))
+    view, request = FleetView.of(["a/0", "b/0"], last_dispatch=[2, 1]), Request("r", "m", 0.0, 10)
+
+    def decide() -> None:
+        decision = policy.decide(request, view, NO_TIMING, 0.0, random.Random).decision
+        policy.shadows.decide(request, view, NO_TIMING, 0.0, random.Random, decision)
+
+    for _ in range(3):
+        decide()
+    (shadow,) = policy.shadows.all
+    assert (shadow_report(shadow).decisions, shadow_report(shadow).agreement) == (3, 0.0)
+    policy.switch("last")
+    assert shadow_report(shadow).decisions == 0
+    decide()
+    assert (shadow_report(shadow).decisions, shadow_report(shadow).agreement) == (1, 1.0)
+    policy.switch("first")
+    policy.switch("first")
+    assert (shadow.total.decisions, shadow.total.agreed, shadow_report(shadow).decisions) == (4, 1, 0)
 
 
 def test_front_ends_take_over_what_another_one_was_told() -> None:

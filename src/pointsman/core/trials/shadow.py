@@ -9,7 +9,7 @@ from pointsman.core.model.decision import Decision
 
 @dataclass(slots=True)
 class ShadowTally:
-    """Of one shadow policy, since it was switched on."""
+    """Of one shadow policy beside the same acting ones."""
 
     decisions: int = 0
     agreed: int = 0
@@ -32,6 +32,15 @@ class ShadowTally:
         if saved_ms is not None:
             self.compared += 1
             self.saved_ms += saved_ms
+
+    def merge(self, other: ShadowTally) -> None:
+        """Add another one's decisions."""
+        self.decisions += other.decisions
+        self.agreed += other.agreed
+        self.failed += other.failed
+        self.spent_ms += other.spent_ms
+        self.compared += other.compared
+        self.saved_ms += other.saved_ms
 
     def fail(self, spent_ms: float) -> None:
         """It could not decide."""

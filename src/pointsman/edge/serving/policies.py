@@ -115,6 +115,7 @@ class ActivePolicy:
             return
         _log.info("policy: %s -> %s", self.configured_name, name)
         self.policy, self.configured_name = policy, name
+        self.shadows.begin_anew()
         rollout = self.rollout
         if rollout is None:
             return

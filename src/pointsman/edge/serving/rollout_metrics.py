@@ -27,7 +27,7 @@ class RolloutCollector(Collector):
             yield from _rollout(self._policy.rollout)
         shadows = self._policy.shadows.all
         if shadows:
-            tallies = [(shadow.policy.name, shadow.tally) for shadow in shadows]
+            tallies = [(shadow.policy.name, shadow.total) for shadow in shadows]
             yield counter(
                 names.SHADOW_DECISIONS,
                 ("policy", "outcome"),

@@ -27,9 +27,23 @@ class Shadow:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.tally = ShadowTally()
+        """Since the policy that acts was last switched."""
+        self._before = ShadowTally()
         self.off: str | None = None
         """Why it decides no longer."""
         self._in_a_row = 0
+
+    @property
+    def total(self) -> ShadowTally:
+        """Since it was switched on."""
+        total = ShadowTally()
+        for tally in (self._before, self.tally):
+            total.merge(tally)
+        return total
+
+    def begin_anew(self) -> None:
+        """Another policy acts: what agreed with the one before says nothing of that."""
+        self._before, self.tally = self.total, ShadowTally()
 
     def decide(
         self,
@@ -65,6 +79,11 @@ class Shadows:
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self.all = [Shadow(policy) for policy in policies]
         self.active = list(self.all)
+
+    def begin_anew(self) -> None:
+        """Another policy acts."""
+        for shadow in self.all:
+            shadow.begin_anew()
 
     def decide(
         self,
