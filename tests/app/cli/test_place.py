@@ -276,6 +276,24 @@ def test_convert_to_stdout(capsys: Captured, tmp_path: Path) -> None:
     assert capsys.readouterr().out.count("\n---\n") == 1
 
 
+def test_a_dash_is_stdout_and_never_a_file(capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tmp_path / "theirs.yaml"
+    theirs.write_text(FLAT)
+    monkeypatch.chdir(tmp_path)
+    assert _run("convert", theirs, "-") == 0
+    assert "name: flat" in capsys.readouterr().out
+    assert _run("place", "make-cluster", "-", "--nodes", 2) == 0
+    said = capsys.readouterr()
+    assert "-: 2 nodes, 16 GPUs" in said.err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(said.out.encode())))
+    assert _place("--deployment", AGENTS, cluster=Path("-")) == 0
+    assert "--svg -: stdout is for the table or --json" in _fails(
+        capsys, "place", "--cluster", CLUSTER, "--deployment", CHAT, "--svg", "-"
+    )
+    assert "--html -: stdout is" in _fails(capsys, "place", "simulate", "--nodes", 2, "--html", "-")
+    assert not Path("-").exists()
+
+
 def test_convert_keeps_its_source(capsys: Captured, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs.yaml"
     theirs.write_text(FLAT)

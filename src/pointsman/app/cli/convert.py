@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pointsman.app.cli.output import STDOUT
 from pointsman.app.cli.piped import check_piped
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.manifests.dynamo import convert_dynamo
@@ -20,13 +21,14 @@ _MOST_BYTES = 16 * 2**20
 def convert(file: Path, out: Path | None) -> int:
     """Make deployment files (docs/placement.md) of Dynamo's, to stdout or OUT.
 
-    FILE (`-`: stdin) holds DynamoGraphDeployments (v1alpha1, v1beta1) or DynamoDeployments, one or more YAML documents.
+    FILE (`-`: stdin) holds DynamoGraphDeployments (v1alpha1, v1beta1) or DynamoDeployments, one or more YAML documents
+    or what `kubectl get` lists.
     What is not carried over is listed on stderr and above each deployment.
     """
     check_piped({"FILE": file})
     converted = convert_dynamo(*read_manifest(file, "a deployment", _MOST_BYTES))
     text = "---\n".join(each.text for each in converted)
-    if out is None:
+    if out is None or str(out) == STDOUT:
         click.echo(text, nl=False)
     else:
         if file != STDIN and out.exists() and out.samefile(file):

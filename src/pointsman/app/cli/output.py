@@ -38,6 +38,8 @@ def check_files(written: Mapping[str, Path | str | None], read: Mapping[str, Pat
         if file is None or file == STDOUT:
             continue
         path = Path(file)
+        if path == Path(STDOUT):
+            raise ConfigError(f"{option} -: stdout is for the table or --json; name a file")
         if path.is_dir():
             raise ConfigError(f"{option} {file}: is a folder; name a file in it")
         if not path.parent.is_dir():

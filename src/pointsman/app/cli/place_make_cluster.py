@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from pointsman.app.cli.number import Number
+from pointsman.app.cli.output import STDOUT
 from pointsman.app.cli.place_output import counted
 from pointsman.core.model.errors import ConfigError, PlacementError
 from pointsman.core.placement.made_cluster import MOST_WEIGHT, MadeCluster, made_cluster
@@ -51,7 +52,10 @@ def make_cluster(
     down: float,
     seed: int,
 ) -> int:
-    """Write a cluster file: nodes in NVSwitch domains, racks and zones, partly used. The same seed makes the same."""
+    """Write a cluster file (`-`: to stdout): nodes in NVSwitch domains, racks and zones, partly used.
+
+    The same seed makes the same.
+    """
     try:
         settings = MadeCluster(
             nodes=nodes,
@@ -69,14 +73,19 @@ def make_cluster(
         cluster, topology = made_cluster(settings, np.random.default_rng(seed))
     except PlacementError as error:
         raise ConfigError(str(error)) from None
-    try:
-        out.write_text(cluster_text(cluster, topology), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{out}: can't be written: {error.strerror}") from error
+    text, is_piped = cluster_text(cluster, topology), str(out) == STDOUT
+    if is_piped:
+        click.echo(text, nl=False)
+    else:
+        try:
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{out}: can't be written: {error.strerror}") from error
     racks = -(-nodes // nodes_per_rack)
     click.echo(
         f"{out}: {counted(nodes, 'node')}, {counted(nodes * gpus, 'GPU')}, {counted(racks, 'rack')}, "
-        f"{counted(-(-racks // racks_per_zone), 'zone')}, {counted(len(cluster.pods), 'pod')} of others"
+        f"{counted(-(-racks // racks_per_zone), 'zone')}, {counted(len(cluster.pods), 'pod')} of others",
+        err=is_piped,
     )
     return 0
 
