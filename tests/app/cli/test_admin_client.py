@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ import msgspec
 import pytest
 import trustme
 
-from pointsman.app.cli.admin_client import call
+from pointsman.app.cli import admin_client
+from pointsman.app.cli.admin_client import NoFrontEndError, call
 from pointsman.app.cli.admin_trust import AdminTrust
 from pointsman.core.model.errors import ConfigError, EngineError
 
@@ -76,6 +78,17 @@ def test_a_document(url: str) -> None:
 def test_no_document(url: str, path: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         call("GET", url, path, Document)
+
+
+def test_one_that_stands_still_is_not_to_be_started(monkeypatch) -> None:
+    monkeypatch.setattr(admin_client, "_LIMIT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NoFrontEndError, match=r"\(nothing for 0 s\); it may stand still") as caught:
+            call("GET", url, "/good", Document)
+    assert "start one" not in str(caught.value)
+    with pytest.raises(NoFrontEndError, match="connection refused.*start one with"):
+        call("GET", url, "/good", Document)
 
 
 @pytest.fixture

@@ -34,11 +34,12 @@ _WANTS_TLS = "its URL may begin with https://"
 class NoFrontEndError(EngineError):
     """Nobody listens at an admin URL, or it doesn't answer."""
 
-    def __init__(self, admin_url: str, reason: str) -> None:
-        super().__init__(
-            f"no front end answers at {admin_url} ({reason}); start one with `pointsman up` or "
-            "`pointsman serve`, or name its admin port with --admin-url"
-        )
+    def __init__(self, admin_url: str, reason: str, *, silent: bool = False) -> None:
+        """`silent`: whoever is there says nothing."""
+        hint = "start one with `pointsman up` or `pointsman serve`, or name its admin port with --admin-url"
+        if silent:
+            hint = "it may stand still, be too busy, or not be reachable from here: see its log"
+        super().__init__(f"no front end answers at {admin_url} ({reason}); {hint}")
         self.reason = reason
 
 
@@ -87,7 +88,7 @@ async def _call(method: str, admin_url: str, path: str, body: bytes | None) -> b
     except aiohttp.InvalidURL:
         raise EngineError(f"--admin-url {admin_url}: expected http://host:port") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NoFrontEndError(admin_url, _reason(error, admin_url)) from None
+        raise NoFrontEndError(admin_url, _reason(error, admin_url), silent=isinstance(error, TimeoutError)) from None
     if answer.status >= 400:
         hint = f"; set {ADMIN_KEY_VARIABLE}" if answer.status == 401 else ""
         raise RefusedError(admin_url + path, answer.status, error_message(raw) + hint)
