@@ -87,7 +87,7 @@ def test_one_that_stands_still_is_not_to_be_started(monkeypatch) -> None:
         with pytest.raises(NoFrontEndError, match=r"\(nothing for 0 s\); it may stand still") as caught:
             call("GET", url, "/good", Document)
     assert "start one" not in str(caught.value)
-    with pytest.raises(NoFrontEndError, match="connection refused.*start one with"):
+    with pytest.raises(NoFrontEndError, match=r"connection refused.*start one with"):
         call("GET", url, "/good", Document)
 
 
