@@ -42,7 +42,8 @@ class VllmNixl(TransferParams):
     def release(self, source: Peer, answer: bytes) -> LegRequest | None:
         """A request that the other engine is sure to refuse: for one with KV to fetch, it tells the source to free it.
 
-        Releases that do not do so compute nothing either. Then, and where the other engine is gone, the lease ends it.
+        Releases that do not do so compute nothing either. Then, and where no engine that could read it is there, the
+        lease ends it.
         """
         try:
             params = params_of(answer)

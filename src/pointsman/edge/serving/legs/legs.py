@@ -27,12 +27,14 @@ from pointsman.edge.serving.exchange import Exchange
 from pointsman.edge.serving.failed_attempt import FailedAttempt
 from pointsman.edge.serving.legs.decode_relay import DecodeRelay
 from pointsman.edge.serving.legs.engine_call import EngineCall
+from pointsman.edge.serving.legs.plans import another_reader
 from pointsman.edge.serving.legs.sender import LegSender
 from pointsman.edge.serving.legs.split import Split
 from pointsman.edge.serving.legs.why import (
     FETCHED_IS_CACHED,
     LEFT_TO_THE_CLIENT,
     NOT_OF_THE_TRANSFER,
+    NOT_THERE,
     SURELY_A_BLOCK_TOKENS,
     TAKEN_AWAY,
     Why,
@@ -140,7 +142,7 @@ class Legs:
         if refusal is not None:
             return refusal
         local = decision.view.transfer.fallback_to_local and answering.kv.alone
-        return Split(plan, handover, other, answering, self._clock(), local)
+        return Split(exchange.request, plan, handover, other, answering, self._clock(), local)
 
     def refused(self, exchange: Exchange, why: str) -> None:
         """It is decided again, for one engine."""
@@ -401,11 +403,17 @@ class Legs:
         asked = split.answering if wanted.at_decode else split.other
         call = self._sender.freeing(asked.worker, wanted)
         if call is not None:
-            self._tasks.start(self._freeing(call, refused=wanted.refused), "free KV that is not fetched")
+            self._tasks.start(self._freeing(split, wanted, call), "free KV that is not fetched")
 
-    async def _freeing(self, call: EngineCall, *, refused: bool) -> None:
+    async def _freeing(self, split: Split, wanted: LegRequest, call: EngineCall) -> None:
         await call.run(self._pool)
-        if refused and 400 <= call.status < 500:
+        if wanted.at_decode and call.fault in NOT_THERE:
+            reader = another_reader(self._ledger.view(split.request, {call.worker}), split.other.worker)
+            again = None if reader is None else self._sender.freeing(reader, wanted)
+            if again is not None:
+                call = again
+                await call.run(self._pool)
+        if wanted.refused and 400 <= call.status < 500:
             return
         if not call.answered and call.status != 404:  # that is gone already
             _log.warning("%s: KV that nobody fetches is kept until its lease ends: %s", call.worker, call.reason)

@@ -14,6 +14,7 @@ from pointsman.core.model.plan import Aggregate, Disaggregate
 from pointsman.core.model.transfer import TransferMode
 from pointsman.core.model.view import STAGE_PREFILL, Column, Exclusion, FleetView
 from pointsman.core.model.worker import WorkerId
+from pointsman.core.policies.pairs import pairs, taking_rows
 from pointsman.edge.serving.exchange import Exchange
 
 
@@ -47,6 +48,15 @@ def for_a_whole(view: FleetView, halves: Set[WorkerId]) -> FleetView:
     rows = np.array([worker in halves for worker in view.workers])
     exclusion[rows & (exclusion == Exclusion.NONE)] = Exclusion.ROLE
     return replace(view, table=table, transfer=replace(view.transfer, mode=TransferMode.OFF))
+
+
+def another_reader(view: FleetView, source: WorkerId) -> WorkerId | None:
+    """A worker that can go on with what the source computed; None: nobody is there."""
+    if source not in view.workers:
+        return None
+    rows = taking_rows(view)
+    found = rows[pairs(view, np.array([view.workers.index(source)]), rows)[0]]
+    return view.workers[int(found[0])] if len(found) else None
 
 
 def in_halves(exchange: Exchange) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pointsman.core.model.plan import Aggregate, Disaggregate
+from pointsman.core.model.request import Request
 from pointsman.core.model.worker import WorkerId
 from pointsman.edge.decisions.legs import LegsTold
 from pointsman.edge.engines.handover.protocol import Asked, HandOver, Moved, Peer
@@ -19,6 +20,7 @@ APART, PULL = "apart", "pull"
 class Split:
     """From the decision to the end of the attempt. Times in ms of the front end's clock."""
 
+    request: Request
     plan: Disaggregate | Aggregate
     handover: HandOver
     other: Peer

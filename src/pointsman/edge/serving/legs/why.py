@@ -41,6 +41,9 @@ SURELY_A_BLOCK_TOKENS = 512
 TAKEN_AWAY = frozenset((Why.GIVEN_UP, Why.STUCK, Why.DRAINED))
 """Legs that did not fail: they are ended here, and nobody computes on."""
 
+NOT_THERE = frozenset((Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.LOST, Fault.LATE))
+"""Faults of an engine that was to say that KV is not needed: another one that can read it may say so."""
+
 NOT_OF_THE_TRANSFER = frozenset(
     (Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.OVERLOADED, Fault.LOST, Fault.LATE),
 )
