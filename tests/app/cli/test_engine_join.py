@@ -107,16 +107,18 @@ def test_in_and_out_over_the_admin_port(start: Callable[..., Any]) -> None:
     eventually(lambda: engines(admin_url) == {"first": "ready"})
 
     with ThreadPoolExecutor() as pool:
-        running = pool.submit(stream, url, 400)  # some four seconds
+        running = pool.submit(stream, url, 600)  # some six seconds
         eventually(lambda: in_flight(admin_url) == 1)
         first.process.send_signal(signal.SIGTERM)
         eventually(lambda: engines(admin_url) == {"first": "draining"})
+        first.process.send_signal(signal.SIGSTOP)  # so that it has not ended meanwhile
         status, body = stream(url, 1)
         assert status == 503, body
+        first.process.send_signal(signal.SIGCONT)
         status, body = running.result()
     assert status == 200
     assert body.endswith(b"data: [DONE]\n\n")
-    assert body.count(b'"text"') >= 400
+    assert body.count(b'"text"') >= 600
     assert first.process.wait(LIMIT_S) == 0
     eventually(lambda: engines(admin_url) == {})
     assert front_end.stop() == 0

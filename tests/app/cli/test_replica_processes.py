@@ -23,7 +23,7 @@ COUNT = 3
 
 def counts(admin_port: int) -> tuple[int, int, int]:
     """What a front end has, what it thinks that the others have, and how many it hears."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/v1/status", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/v1/status", timeout=60) as answer:
         status = json.load(answer)
     workers = status["workers"]
     own, others = sum(w["running"] for w in workers), sum(w["others"] for w in workers)
@@ -32,7 +32,7 @@ def counts(admin_port: int) -> tuple[int, int, int]:
 
 async def all_count(admin_ports: list[int], heard: int, total: int | None) -> list[int]:
     """Waits until all of these hear so many others and agree on how much there is; what each has itself."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             found = [await asyncio.to_thread(counts, port) for port in admin_ports]
             if all(n == heard and (total is None or own + others == total) for own, others, n in found):
@@ -86,7 +86,7 @@ async def test_stopped_continued_and_killed(start: Start, tmp_path: Path, monkey
 def pid_at(front: Any, port: int) -> int:
     """Of the front end whose admin port it is: its process tells its number to the others as part of its name."""
     children = [process.pid for process in front.family() if process.pid != front.process.pid]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=60) as answer:
         heard = [int(other["name"].rpartition("/")[2]) for other in json.load(answer)["replicas"]["others"]]
     (mine,) = set(children) - set(heard)
     return mine

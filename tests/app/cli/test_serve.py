@@ -20,6 +20,7 @@ from pointsman.app.cli.siblings import front_ends_with
 from support.free_ports import free_ports
 
 Start = Callable[..., Any]
+LIMIT_S = 60.0
 
 
 def post(url: str, body: dict[str, object]) -> tuple[int, str]:
@@ -28,7 +29,7 @@ def post(url: str, body: dict[str, object]) -> tuple[int, str]:
         f"{url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return answer.status, answer.headers["x-pointsman-worker"]
     except urllib.error.HTTPError as error:
         with error:
@@ -37,10 +38,10 @@ def post(url: str, body: dict[str, object]) -> tuple[int, str]:
 
 def ready(url: str) -> None:
     """Wait until the front end would take a request."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"{url}/ready", timeout=5):
+            with urllib.request.urlopen(f"{url}/ready", timeout=LIMIT_S):
                 return
         except OSError:
             time.sleep(0.02)
@@ -58,6 +59,7 @@ def test_serve_status_policies(start: Start, tmp_path: Path, capsys: pytest.Capt
     code, worker = post(url, {"model": "m", "prompt": "hello", "max_tokens": 2})
     assert code == 200
     assert worker.endswith("/0")
+    wait_until(lambda: status_of(admin)["requests"]["finished_total"] == 1)  # an answer ends before it is counted
 
     assert main.run(["status", "--admin-url", admin]) == 0
     table = capsys.readouterr().out
@@ -220,35 +222,39 @@ def listens_at(process: psutil.Process, port: int) -> bool:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
+def status_of(admin_url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{admin_url}/v1/status", timeout=LIMIT_S) as answer:
+        return dict(json.load(answer))
+
+
 def ready_workers(admin_url: str) -> int:
-    with urllib.request.urlopen(f"{admin_url}/v1/status", timeout=5) as answer:
-        return sum(worker["state"] == "ready" for worker in json.load(answer)["workers"])
+    return sum(worker["state"] == "ready" for worker in status_of(admin_url)["workers"])
 
 
 def policy_at(admin_url: str) -> str:
-    with urllib.request.urlopen(f"{admin_url}/v1/policies", timeout=5) as answer:
+    with urllib.request.urlopen(f"{admin_url}/v1/policies", timeout=LIMIT_S) as answer:
         name: str = json.load(answer)["policy"]
     return name
 
 
 def put_policy(admin_url: str, name: str) -> None:
     body = json.dumps({"policy": name}).encode()
-    with urllib.request.urlopen(urllib.request.Request(f"{admin_url}/v1/policy", body, method="PUT"), timeout=5):
+    with urllib.request.urlopen(urllib.request.Request(f"{admin_url}/v1/policy", body, method="PUT"), timeout=LIMIT_S):
         pass
 
 
 def wait_for_admin(port: int, *models: str) -> None:
     """Wait until the front end with that admin port runs, and has ready workers of the models."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=LIMIT_S) as answer:
                 workers = json.load(answer)["workers"]
         except OSError:
             workers = None
@@ -266,7 +272,7 @@ def test_a_killed_supervisor_leaves_no_front_end(start: Start) -> None:
         wait_for_admin(admin_port)
     front.process.kill()
     front.process.wait(30)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while front.family() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert front.family() == []

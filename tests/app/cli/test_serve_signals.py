@@ -43,7 +43,7 @@ class Served:
         return line
 
     async def ready(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await asyncio.to_thread(status_of, f"{self.url}/ready") != 200:
                 await asyncio.sleep(0.02)
 
@@ -53,7 +53,7 @@ class Served:
 
 def status_of(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
@@ -106,25 +106,25 @@ async def test_told_to_stop_it_ends_with_its_streams_or_cuts_them_when_told_agai
     await served.ready()
     begun = asyncio.Event()
     running = asyncio.create_task(stream(served.url, 20_000 if hurried else 150, begun))
-    await asyncio.wait_for(begun.wait(), 30)
+    await asyncio.wait_for(begun.wait(), 60)
     served.engine.process.send_signal(signal.SIGSTOP)  # however fast the machine is, the stream does not end yet
     served.signal(signal.SIGTERM)
     await served.line("stopping (again to stop at once)")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await asyncio.to_thread(status_of, f"{served.url}/ready") != 503:
             await asyncio.sleep(0.01)
     if hurried:
         served.signal(signal.SIGTERM)
     else:
         served.engine.process.send_signal(signal.SIGCONT)
-    text = await asyncio.wait_for(running, 30)
+    text = await asyncio.wait_for(running, 60)
     if hurried:
         last = json.loads(text.strip().rpartition("data: ")[2])
         assert last["error"]["code"] == "stream_broken"
         assert "the front end is stopping" in last["error"]["message"]
     else:
         assert text.endswith("data: [DONE]\n\n")
-    assert await asyncio.to_thread(served.front.process.wait, 30) == 0
+    assert await asyncio.to_thread(served.front.process.wait, 60) == 0
 
 
 def test_only_a_closed_terminal_makes_hang_up_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ async def test_a_service_manager_that_stops_every_process_cuts_no_stream(
         await asyncio.to_thread(front.line, "listening on")
     begun = asyncio.Event()
     running = asyncio.create_task(stream(f"http://127.0.0.1:{port}", 20_000 if hurried else 200, begun))
-    await asyncio.wait_for(begun.wait(), 30)
+    await asyncio.wait_for(begun.wait(), 60)
     for process in front.family():
         process.send_signal(signal.SIGTERM)
     if hurried:  # and the person behind it loses patience
@@ -185,6 +185,6 @@ async def test_a_service_manager_that_stops_every_process_cuts_no_stream(
             await asyncio.to_thread(front.line, "stopping (again to stop at once)")
         await asyncio.sleep(0.5)  # the supervisor, too, has seen the first one; two that wait would be one
         front.process.send_signal(signal.SIGTERM)
-    text = await asyncio.wait_for(running, 30)
+    text = await asyncio.wait_for(running, 60)
     assert ("the front end is stopping" in text) if hurried else text.endswith("data: [DONE]\n\n")
-    assert await asyncio.to_thread(front.process.wait, 30) == 0
+    assert await asyncio.to_thread(front.process.wait, 60) == 0
