@@ -74,6 +74,16 @@ def test_what_a_worker_held_was_not_known() -> None:
     )
 
 
+def test_reasons_are_told_as_they_are_braces_and_all() -> None:
+    """An engine without KV events is told by which JSON to switch them on."""
+    keys = list(range(1, 300))
+    turn = ended(30, "b/0", blocks=keys[:240], prompt_tokens=3840)
+    row = slow(blocks=keys[:250], prompt_tokens=4000, cached_reported=0)
+    reason = """start it with --kv-events-config '{"enable_kv_cache_events": true}'"""
+    off = WorkerFacts("b/0", kv_state="off", kv_reason=reason)
+    assert reason in slow_first_token(row, [*OTHERS, turn], {"b/0": off}, TIMES)[0].text
+
+
 def test_what_was_known_and_left_where_it_is_is_no_loss() -> None:
     keys = list(range(1, 300))
     turn = ended(30, "b/0", blocks=keys[:240], prompt_tokens=3840)

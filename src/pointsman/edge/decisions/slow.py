@@ -212,7 +212,7 @@ def _computing(
     unknown, text = _unknown(row, around, facts)
     unknown = min(unknown, new - lost)
     if unknown:
-        spend("unknown_cache", unknown * token_ms, text.format(tokens=f"{unknown:,}"))
+        spend("unknown_cache", unknown * token_ms, f"{unknown:,} {text}")
     own = new - lost - unknown
     spend("prompt", own * token_ms, f"{own:,} of its {row.prompt_tokens:,} prompt tokens had to be computed")
     if times is not None:
@@ -237,7 +237,7 @@ def _lost(row: DecisionRow, lost: int, facts: Mapping[str, WorkerFacts]) -> str:
 
 
 def _unknown(row: DecisionRow, around: Sequence[DecisionRow], facts: Mapping[str, WorkerFacts]) -> tuple[int, str]:
-    """Tokens of it that a worker computed before although nobody thought them cached there, and that in words."""
+    """Tokens that a worker computed before although nobody thought them cached there, and words to that number."""
     before = latest_with(row, around)
     if before is None:
         return 0, ""
@@ -258,7 +258,7 @@ def _unknown(row: DecisionRow, around: Sequence[DecisionRow], facts: Mapping[str
     else:
         reason = f"{holder} evicted them, or its KV events of them were lost"
     return missing, (
-        f"{{tokens}} tokens of it were computed {where} before, for {other.id}, and not known to be cached ({reason})"
+        f"tokens of it were computed {where} before, for {other.id}, and not known to be cached ({reason})"
     )
 
 
