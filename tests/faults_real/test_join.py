@@ -55,7 +55,7 @@ def etcd_place(call: Call, admin_url: str) -> tuple[str, int, int]:
 async def under_way(call: Call, url: str, admin_url: str) -> asyncio.Task[tuple[int, bytes]]:
     """An answer of engine `a` that the front end says is under way; a fast machine may have ended one before that."""
     for _ in range(ROUNDS):
-        answer = asyncio.create_task(asyncio.to_thread(complete, url, 400, stream=True))
+        answer = asyncio.create_task(asyncio.to_thread(complete, url, 100, stream=True))
         while not answer.done():
             if await asyncio.to_thread(engines, call, admin_url) == {"a": ("ready", 1)}:
                 return answer
