@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 _MARK = "POINTSMAN_TEST_MARK"
 
 
