@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from pointsman.core.engine_model import events as engine_events
-from pointsman.core.ledger.events import KvEvent, KvFeedChanged, KvFeedState
+from pointsman.core.ledger.events import KvFeedState
 from pointsman.edge.cluster.kv_feed import KvFeed
 from pointsman.edge.cluster.kv_limits import KvLimits
 from pointsman.edge.cluster.kv_source import KvSource
@@ -206,8 +206,8 @@ async def test_a_cache_that_was_cleared_while_nobody_listened(start_sim, feed_of
 
 async def test_history_that_is_gone_is_said_and_a_cleared_cache_heals_it(start_sim, feed_of, talk, settled, holder):
     server = await start_sim(replay_batches=3)
-    feed = feed_of(source_of(server))
     await talk(server)
+    feed = feed_of(source_of(server))
     await settled(server, feed, PARTIAL)
     assert "keeps its events only from" in holder.reason
     assert holder.hashes < truth(server)
@@ -217,10 +217,12 @@ async def test_history_that_is_gone_is_said_and_a_cleared_cache_heals_it(start_s
     assert holder.hashes == truth(server)
 
 
-async def test_a_replay_shorter_than_the_gap(start_sim, feed_of, talk, settled, holder, caplog):
+async def test_a_replay_shorter_than_the_gap(start_sim, feed_of, talk, heard, settled, holder, eventually, caplog):
     caplog.set_level(logging.INFO, "pointsman")
     server = await start_sim(replay_batches=3)
     feed = feed_of(source_of(server))
+    await eventually(lambda: holder.state is COMPLETE)
+    await heard(server)
     await talk(server, 1)
     await settled(server, feed)
     server.state.publisher.set_faults(EventFaults(drop=1))
@@ -553,19 +555,12 @@ async def test_a_replay_that_is_not_answered(publisher_of, feed_of, holder, even
     publisher = publisher_of()
     publisher.store(1)
     source = KvSource("a/0", publisher.endpoint, publisher.replay_endpoint)
-    feed = feed_of(source, replace(QUICK, replay_silence_s=0.3))
-    replays: list[int] = []
-    emit = holder.emit
-
-    def tell(event: KvEvent) -> None:
-        emit(event)
-        if isinstance(event, KvFeedChanged) and event.state is PARTIAL:
-            replays.append(feed.status.replays)
-
-    feed._tell_ledger = tell
+    feed = feed_of(source, replace(QUICK, replay_silence_s=0.3, silence_s=30.0))
     await eventually(lambda: holder.state is PARTIAL)
     assert "nothing came for 0.3 s" in holder.reason
-    assert replays[0] == 1
+    assert feed.status.replays == 1
+    feed._timing = QUICK  # from now on it is silent for long enough to be asked again
+    feed._awake.set()
 
     def answered() -> bool:
         publisher.answer()
