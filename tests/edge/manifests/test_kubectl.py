@@ -93,6 +93,13 @@ def test_allocatable_counts_not_capacity(tmp_path: Path) -> None:
     assert (found.ready, found.cordoned) == (True, False)
 
 
+def test_a_node_that_has_just_joined_stops_nothing(tmp_path: Path) -> None:
+    for status in ({}, {"conditions": [{"type": "Ready", "status": "False"}]}):
+        loaded = read(tmp_path, node(), {**node("new"), "status": status}, pod())
+        new = loaded.cluster.nodes[1]
+        assert (new.ready, new.gpus, new.cpu_milli) == (False, 0, 0)
+
+
 def test_taints_cordons_and_readiness(tmp_path: Path) -> None:
     taints = [
         {"key": "gpu", "effect": "NoSchedule"},

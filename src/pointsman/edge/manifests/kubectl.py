@@ -103,7 +103,8 @@ def _node(item: Item, node: NodeObject, seen: _Seen) -> Node:
     name, labels = node.metadata.name, node.metadata.labels or {}
     if not name:
         item.refuse(("metadata", "name"), "is empty; expected the node's name")
-    if node.status.allocatable is None:
+    ready = next((each.status for each in node.status.conditions or [] if each.type == "Ready"), None)
+    if node.status.allocatable is None and ready == "True":  # one that has just joined has neither
         item.refuse(("status",), f"allocatable is missing; what node {name} has for pods is expected there")
     try:
         there = amounts(node.status.allocatable, ("status", "allocatable"))
@@ -111,7 +112,6 @@ def _node(item: Item, node: NodeObject, seen: _Seen) -> Node:
         item.refuse(error.path, str(error))
     if sum(there.get(gpu, 0) for gpu in GPU_NAMES) > _MOST_GPUS or max(there.values(), default=0) > _MOST:
         item.refuse(("status", "allocatable"), "expected amounts that one machine can have")
-    ready = next((each.status for each in node.status.conditions or [] if each.type == "Ready"), None)
     if ready is None:
         seen.unreported.append(name)
     if labels.get(_SLICES_LABEL, "1") not in ("0", "1"):
