@@ -33,7 +33,7 @@ def given_way(books: Books, gang: Gang, kept: Placement | None = None) -> Books 
     found = make_room(books, gang, others_units(books, gang, usage), cause, kept)
     if found is None:
         found = make_room(books, gang, own, cause, kept)
-    if found is None and own:
+    if found is None and own and len(books.tree.queues) > 1:
         without_own = books.usage_without(replicas_of(own)).changed(kept, None)
         units = [*own, *others_units(books, gang, without_own)]
         found = make_room(books, gang, units, cause, kept) if len(units) > len(own) else None
