@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -202,7 +203,8 @@ async def test_engines_of_a_file(fleet: Fleet, tmp_path) -> None:
     metrics = (await fleet.ask("/metrics", method="GET", admin=True)).body.decode()
     assert 'pointsman_discovery_connected{origin="file"} 0.0' in metrics
     assert 'pointsman_discovery_engines{origin="file"} 2.0' in metrics
-    assert 'pointsman_discovery_troubles_total{origin="file"} 1.0' in metrics
+    (troubles,) = re.findall(r'^pointsman_discovery_troubles_total{origin="file"} (\S+)$', metrics, re.MULTILINE)
+    assert float(troubles) >= 1, "one for each look that found the file so"
     assert (await fleet.chat()).status == 200
     write(b)
     await fleet.until(lambda: usable(fleet) == {"b"})
