@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 
 import pytest
 
@@ -142,6 +144,61 @@ async def test_numbers_beyond_reason_are_the_engines_to_refuse(fleet: Fleet, pol
     assert "a tick failed" not in caplog.text
     fleet.at_rest()
     assert fleet.frontend.ledger.snapshot().totals.failed == 0
+
+
+ODD: list[object] = [
+    None,
+    True,
+    0,
+    -1,
+    2**31,
+    2**63,
+    -(2**70),
+    1e308,
+    "",
+    "x",
+    "\ud800",
+    "\0",
+    [],
+    {},
+    [[]],
+    [None],
+    [2**70],
+    ["a"],
+]
+ODD += [MESSAGE, [{"role": "user"}], [{"role": "user", "content": [{"type": "text", "text": 7}]}], {"a": {"b": [1]}}]
+BODIES = {CHAT: {"messages": MESSAGE}, COMPLETIONS: {"prompt": "x"}, "/v1/embeddings": {"input": "x"}}
+BODIES |= {"/v1/responses": {"input": "x"}}
+FIELDS = [
+    "model", "messages", "prompt", "stream", "n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens",
+    "stream_options", "user", "cache_salt", "add_special_tokens", "truncate_prompt_tokens", "echo",
+    "return_token_ids", "tools", "tool_choice", "metadata", "documents", "reasoning_effort",
+    "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs", "prompt_embeds",
+    "temperature", "seed", "stop", "logprobs", "response_format", "input", "max_output_tokens",
+    "kv_transfer_params", "bootstrap_room", "use_beam_search",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["cost", "prefix"])
+async def test_no_value_of_any_field_breaks_anything(fleet: Fleet, policy, caplog) -> None:
+    async def answers(incoming, responder) -> None:
+        responder.start(200, SSE)
+        for part in (delta("one"), usage_event(), DONE):
+            responder.write(part)
+        responder.finish()
+
+    rng, statuses = random.Random(policy), Counter[int]()
+    await fleet.engine("a", answer=answers)
+    await fleet.open(policy=policy)
+    for _ in range(250):
+        path = rng.choice(list(BODIES))
+        odd = {rng.choice(FIELDS): rng.choice(ODD) for _ in range(rng.randrange(1, 5))}
+        statuses[(await fleet.ask(path, {"model": "m", "stream": True, **BODIES[path], **odd})).status] += 1
+    assert statuses.keys() <= {200, 400, 404}
+    assert min(statuses[200], statuses[400]) > 50, "what is sent proves little"
+    fleet.frontend._ticks.turn()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    fleet.at_rest()
 
 
 @pytest.mark.parametrize("usage", [(10**30, 3, 4), (10, 2**63, 4), (-5, 3, 0), (10, 3, 2**63)])
