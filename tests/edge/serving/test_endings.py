@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerJoined
+from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
+from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.relay import MAX_BODY_HELD_BYTES
+from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.timeouts import Timeouts
-from support.scripted_fleet import DONE, JSON, SSE, Fleet, chunk, delta, hang, stream_three
+from pointsman.edge.wire.http1_server import HttpServer
+from support.scripted_fleet import DONE, JSON, SSE, Engine, Fleet, chunk, delta, hang, stream_three
+from support.virtual.client import Answer, VirtualClient
+from support.virtual.loop import VirtualLoop, run_virtual
+from support.virtual.network import HOST
 
 GENEROUS = Timeouts.of(ConfiguredTimeouts())
 
@@ -265,77 +275,133 @@ class TestEngineIsLost:
         fleet.at_rest()
 
 
-class TestTimeouts:
-    async def test_no_first_byte(self, fleet: Fleet) -> None:
-        engines = [await fleet.engine(name, answer=hang) for name in "ab"]
-        await fleet.open(timeouts=replace(GENEROUS, first_byte_s=0.1))
-        answer = await fleet.chat()
-        assert answer.status == 504
-        assert "no answer within 0.1 s" in json.loads(answer.body)["error"]["message"]
-        await fleet.until(lambda: sum(e.aborted for e in engines) == 1)
-        assert sum(len(e.requests) for e in engines) == 1, "an accepted request must not be sent again"
-        fleet.at_rest()
+@asynccontextmanager
+async def in_virtual_time(loop: VirtualLoop, *engines: Engine, **settings: Any) -> AsyncIterator[Frontend]:
+    """A front end before engines, on a network in memory."""
+    front = "10.0.1.1"
+    sources = []
+    for number, engine in enumerate(engines):
+        address = f"10.0.0.{number + 1}"
+        engine.server = HttpServer(engine._handle)
+        token = HOST.set(address)
+        await engine.server.start(address, 8000)
+        HOST.reset(token)
+        sources.append(WorkerSource(engine.name, f"http://{address}:8000", kind="openai", models=engine.models))
+    made = FrontendSettings(
+        sources=tuple(sources), host=front, port=8080, admin_host=front, admin_port=8081, seed=1, policy="round_robin"
+    )
+    token = HOST.set(front)
+    frontend = Frontend(replace(made, **settings), lambda: loop.time() * 1000.0)
+    await frontend.start()
+    HOST.reset(token)
+    while sum(worker.usable for worker in frontend.ledger.snapshot().workers) < len(engines):
+        await asyncio.sleep(0.01)
+    try:
+        yield frontend
+        await asyncio.sleep(1.0)
+        snapshot = frontend.ledger.snapshot()
+        assert (snapshot.running, snapshot.waiting) == (0, 0)
+        assert [(w.running, w.prefill_tokens, w.kv_tokens) for w in snapshot.workers] == [(0, 0, 0)] * len(engines)
+    finally:
+        await frontend.close()
+        for engine in engines:
+            await engine.close()
 
-    async def test_silence_in_a_stream_counts_from_the_last_byte(self, fleet: Fleet) -> None:
-        async def slower_and_slower(incoming, responder) -> None:
-            responder.start(200, SSE)
-            for pause in (0.2, 0.2, 0.2, 10):
-                responder.write(delta("x"))
-                await asyncio.sleep(pause)
 
-        engine = await fleet.engine("a", answer=slower_and_slower)
-        await fleet.open(timeouts=replace(GENEROUS, idle_s=0.5))
-        answer = await fleet.chat()
-        assert answer.body.count(b'"content"') == 4
-        assert b"no byte for 0.5 s" in answer.body
-        await fleet.until(lambda: engine.aborted == 1)
-        assert fleet.frontend.traffic.stream_errors["timeout"] == 1
-        fleet.at_rest()
+async def chatted(frontend: Frontend, **fields: Any) -> Answer:
+    client = VirtualClient()
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True} | fields
+    try:
+        return await client.ask(frontend.url, "POST", "/v1/chat/completions", body)
+    finally:
+        await client.close()
 
-    async def test_a_client_that_reads_slowly_is_not_an_engine_that_is_late(self, fleet: Fleet) -> None:
-        block = delta("x" * 100_000)
 
-        async def flood(incoming, responder) -> None:
-            flowing = asyncio.Event()
-            flowing.set()
-            responder.on_pause, responder.on_resume = flowing.clear, flowing.set
-            responder.start(200, SSE)
-            for _ in range(120):
-                await flowing.wait()
-                responder.write(block)
-            responder.write(DONE)
-            responder.finish()
+def test_no_first_byte() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        engines = [Engine(name, answer=hang) for name in "ab"]
+        async with in_virtual_time(loop, *engines, timeouts=replace(GENEROUS, first_byte_s=0.1)) as frontend:
+            began_s = loop.time()
+            answer = await chatted(frontend)
+            assert loop.time() - began_s == pytest.approx(0.1, abs=0.05)
+            assert answer.status == 504
+            assert "no answer within 0.1 s" in answer.error["message"]
+        assert sum(engine.aborted for engine in engines) == 1
+        assert sum(len(engine.requests) for engine in engines) == 1, "an accepted request must not be sent again"
 
-        await fleet.engine("a", answer=flood)
-        await fleet.open(timeouts=replace(GENEROUS, idle_s=0.3))
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(fleet.frontend.url.rsplit(":", 1)[1]))
-        data = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}).encode()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        writer.write(head % len(data) + data)
-        await reader.read(1)
-        await asyncio.sleep(0.9)  # three idle limits during which nothing moves
-        assert (await reader.read(-1)).rstrip().endswith(b"0")
-        writer.close()
-        await writer.wait_closed()
-        assert not fleet.frontend.traffic.stream_errors
-        assert fleet.frontend.ledger.snapshot().totals.finished == 1
+    run_virtual(main)
 
-    @pytest.mark.parametrize("streams", [True, False])
-    async def test_total_time(self, fleet: Fleet, streams: bool) -> None:
-        async def dribble(incoming, responder) -> None:
-            if not streams:
-                await asyncio.sleep(10)
-            responder.start(200, SSE)
-            while True:
-                responder.write(delta("x"))
-                await asyncio.sleep(0.01)
 
-        await fleet.engine("a", answer=dribble)
-        await fleet.open(timeouts=replace(GENEROUS, total_s=0.5))
-        answer = await fleet.chat(stream=streams)
-        assert answer.status == (200 if streams else 504)
-        assert b"total time is over" in answer.body
-        fleet.at_rest()
+def test_silence_in_a_stream_counts_from_the_last_byte() -> None:
+    async def slower_and_slower(incoming, responder) -> None:
+        responder.start(200, SSE)
+        for pause in (0.4, 0.4, 0.4, 10):
+            responder.write(delta("x"))
+            await asyncio.sleep(pause)
+
+    async def main(loop: VirtualLoop) -> None:
+        engine = Engine("a", answer=slower_and_slower)
+        async with in_virtual_time(loop, engine, timeouts=replace(GENEROUS, idle_s=0.5)) as frontend:
+            began_s = loop.time()
+            answer = await chatted(frontend)
+            assert loop.time() - began_s == pytest.approx(1.7, abs=0.1)
+            assert answer.body.count(b'"content"') == 4
+            assert b"no byte for 0.5 s" in answer.body
+            assert frontend.traffic.stream_errors["timeout"] == 1
+        assert engine.aborted == 1
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_total_time(streams: bool) -> None:
+    async def dribble(incoming, responder) -> None:
+        if not streams:
+            await asyncio.sleep(10)
+        responder.start(200, SSE)
+        while True:
+            responder.write(delta("x"))
+            await asyncio.sleep(0.01)
+
+    async def main(loop: VirtualLoop) -> None:
+        engine = Engine("a", answer=dribble)
+        async with in_virtual_time(loop, engine, timeouts=replace(GENEROUS, total_s=0.5)) as frontend:
+            began_s = loop.time()
+            answer = await chatted(frontend, stream=streams)
+            assert loop.time() - began_s == pytest.approx(0.5, abs=0.1)
+            assert answer.status == (200 if streams else 504)
+            assert b"total time is over" in answer.body
+
+    run_virtual(main)
+
+
+async def test_a_client_that_reads_slowly_is_not_an_engine_that_is_late(fleet: Fleet) -> None:
+    block = delta("x" * 100_000)
+
+    async def flood(incoming, responder) -> None:
+        flowing = asyncio.Event()
+        flowing.set()
+        responder.on_pause, responder.on_resume = flowing.clear, flowing.set
+        responder.start(200, SSE)
+        for _ in range(120):
+            await flowing.wait()
+            responder.write(block)
+        responder.write(DONE)
+        responder.finish()
+
+    await fleet.engine("a", answer=flood)
+    await fleet.open(timeouts=replace(GENEROUS, idle_s=0.3))
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(fleet.frontend.url.rsplit(":", 1)[1]))
+    data = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    writer.write(head % len(data) + data)
+    await reader.read(1)
+    await asyncio.sleep(0.9)  # three idle limits during which nothing moves
+    assert (await reader.read(-1)).rstrip().endswith(b"0")
+    writer.close()
+    await writer.wait_closed()
+    assert not fleet.frontend.traffic.stream_errors
+    assert fleet.frontend.ledger.snapshot().totals.finished == 1
 
 
 class TestQueueThreshold:
