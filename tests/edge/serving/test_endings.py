@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from pointsman.core.ledger.events import HealthRead, MetricsRead, WorkerJoined
-from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
-from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.relay import MAX_BODY_HELD_BYTES
-from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.serving.timeouts import Timeouts
-from pointsman.edge.wire.http1_server import HttpServer
 from support.scripted_fleet import DONE, JSON, SSE, Engine, Fleet, chunk, delta, hang, stream_three
-from support.virtual.client import Answer, VirtualClient
 from support.virtual.loop import VirtualLoop, run_virtual
-from support.virtual.network import HOST
+from support.virtual.scripted import chatted, scripted
 
 GENEROUS = Timeouts.of(ConfiguredTimeouts())
 
@@ -275,52 +267,10 @@ class TestEngineIsLost:
         fleet.at_rest()
 
 
-@asynccontextmanager
-async def in_virtual_time(loop: VirtualLoop, *engines: Engine, **settings: Any) -> AsyncIterator[Frontend]:
-    """A front end before engines, on a network in memory."""
-    front = "10.0.1.1"
-    sources = []
-    for number, engine in enumerate(engines):
-        address = f"10.0.0.{number + 1}"
-        engine.server = HttpServer(engine._handle)
-        token = HOST.set(address)
-        await engine.server.start(address, 8000)
-        HOST.reset(token)
-        sources.append(WorkerSource(engine.name, f"http://{address}:8000", kind="openai", models=engine.models))
-    made = FrontendSettings(
-        sources=tuple(sources), host=front, port=8080, admin_host=front, admin_port=8081, seed=1, policy="round_robin"
-    )
-    token = HOST.set(front)
-    frontend = Frontend(replace(made, **settings), lambda: loop.time() * 1000.0)
-    await frontend.start()
-    HOST.reset(token)
-    while sum(worker.usable for worker in frontend.ledger.snapshot().workers) < len(engines):
-        await asyncio.sleep(0.01)
-    try:
-        yield frontend
-        await asyncio.sleep(1.0)
-        snapshot = frontend.ledger.snapshot()
-        assert (snapshot.running, snapshot.waiting) == (0, 0)
-        assert [(w.running, w.prefill_tokens, w.kv_tokens) for w in snapshot.workers] == [(0, 0, 0)] * len(engines)
-    finally:
-        await frontend.close()
-        for engine in engines:
-            await engine.close()
-
-
-async def chatted(frontend: Frontend, **fields: Any) -> Answer:
-    client = VirtualClient()
-    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True} | fields
-    try:
-        return await client.ask(frontend.url, "POST", "/v1/chat/completions", body)
-    finally:
-        await client.close()
-
-
 def test_no_first_byte() -> None:
     async def main(loop: VirtualLoop) -> None:
         engines = [Engine(name, answer=hang) for name in "ab"]
-        async with in_virtual_time(loop, *engines, timeouts=replace(GENEROUS, first_byte_s=0.1)) as frontend:
+        async with scripted(loop, *engines, timeouts=replace(GENEROUS, first_byte_s=0.1)) as frontend:
             began_s = loop.time()
             answer = await chatted(frontend)
             assert loop.time() - began_s == pytest.approx(0.1, abs=0.05)
@@ -341,7 +291,7 @@ def test_silence_in_a_stream_counts_from_the_last_byte() -> None:
 
     async def main(loop: VirtualLoop) -> None:
         engine = Engine("a", answer=slower_and_slower)
-        async with in_virtual_time(loop, engine, timeouts=replace(GENEROUS, idle_s=0.5)) as frontend:
+        async with scripted(loop, engine, timeouts=replace(GENEROUS, idle_s=0.5)) as frontend:
             began_s = loop.time()
             answer = await chatted(frontend)
             assert loop.time() - began_s == pytest.approx(1.7, abs=0.1)
@@ -365,7 +315,7 @@ def test_total_time(streams: bool) -> None:
 
     async def main(loop: VirtualLoop) -> None:
         engine = Engine("a", answer=dribble)
-        async with in_virtual_time(loop, engine, timeouts=replace(GENEROUS, total_s=0.5)) as frontend:
+        async with scripted(loop, engine, timeouts=replace(GENEROUS, total_s=0.5)) as frontend:
             began_s = loop.time()
             answer = await chatted(frontend, stream=streams)
             assert loop.time() - began_s == pytest.approx(0.5, abs=0.1)

@@ -11,6 +11,7 @@ import pytest
 
 from pointsman.core.ledger.events import WorkerDraining
 from pointsman.core.model.fault import Fault
+from pointsman.core.model.worker import worker_id
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.serving.failover import FailoverSettings
 from pointsman.edge.serving.migration import migration
@@ -19,9 +20,11 @@ from pointsman.edge.serving.migration.sse_events import write_event
 from pointsman.edge.serving.migration.transcript import Transcript
 from pointsman.edge.serving.timeouts import Timeouts
 from pointsman.edge.wire.http1_client import UpstreamConnectError
-from support.scripted_fleet import DONE, JSON, SSE, Fleet
+from support.scripted_fleet import DONE, JSON, SSE, Engine, Fleet
 from support.sim_fleet import SimFleet
 from support.told_streams import hear
+from support.virtual.loop import VirtualLoop, run_virtual
+from support.virtual.scripted import chatted, scripted
 
 GREEDY = {"temperature": 0}
 GENEROUS = Timeouts.of(ConfiguredTimeouts())
@@ -58,20 +61,23 @@ async def test_engines_that_refuse_for_ever_do_not_keep_a_stream_for_ever(fleet:
     fleet.at_rest()
 
 
-async def test_the_total_time_is_over_for_who_waits_for_a_worker_too(fleet: Fleet) -> None:
-    async def answer(incoming, responder) -> None:
-        responder.start(200, SSE)
-        responder.write(told("one"))
-        await asyncio.sleep(0.02)
-        responder.abort()
-        frontend.emit(WorkerDraining(worker, 0.0, "test"))
+def test_the_total_time_is_over_for_who_waits_for_a_worker_too() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async def answer(incoming, responder) -> None:
+            responder.start(200, SSE)
+            responder.write(told("one"))
+            await asyncio.sleep(0.02)
+            responder.abort()
+            frontend.emit(WorkerDraining(worker_id("a"), 0.0, "test"))
 
-    await fleet.engine("a", answer=answer)
-    frontend = await fleet.open(heartbeat_s=60.0, timeouts=replace(GENEROUS, total_s=0.5))
-    [worker] = [worker.id for worker in frontend.ledger.snapshot().workers]
-    heard = hear((await asyncio.wait_for(fleet.chat(**GREEDY), 10)).body)
-    assert "total time is over" in heard.errors[0]
-    fleet.at_rest()
+        limit = replace(GENEROUS, total_s=0.5)
+        async with scripted(loop, Engine("a", answer=answer), heartbeat_s=60.0, timeouts=limit) as frontend:
+            began_s = loop.time()
+            heard = hear((await chatted(frontend, **GREEDY)).body)
+            assert "total time is over" in heard.errors[0]
+            assert loop.time() - began_s == pytest.approx(0.5, abs=0.1)
+
+    run_virtual(main)
 
 
 @pytest.mark.parametrize("created", [1.5, "now"])

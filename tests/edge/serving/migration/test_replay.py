@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from pointsman.core.ledger.events import HealthRead, WorkerDraining
-from pointsman.core.model.worker import worker_id
+from pointsman.core.ledger.events import HealthRead
 from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTimeouts
 from pointsman.edge.serving.failover import FailoverSettings, RouteFailoverSettings
 from pointsman.edge.serving.timeouts import Timeouts
-from support.scripted_fleet import JSON, SSE, Fleet
+from support.scripted_fleet import JSON, SSE, Engine, Fleet
 from support.told_streams import Piece, Story, hear
+from support.virtual.loop import VirtualLoop, run_virtual
+from support.virtual.scripted import chatted, scripted
 
 GENEROUS = Timeouts.of(ConfiguredTimeouts())
 STORY = Story(
@@ -54,15 +55,19 @@ def telling(events: Sequence[bytes], *, cut: str = "reset"):
     return answer
 
 
-async def two(fleet: Fleet, first, second, **settings):
+def in_turn(first, second) -> list[Engine]:
     """Whoever is asked first tells the first part."""
     turns = iter([first, second, second])
 
     async def answer(incoming, responder) -> None:
         await next(turns)(incoming, responder)
 
-    for name in "ab":
-        await fleet.engine(name, answer=answer)
+    return [Engine(name, answer=answer) for name in "ab"]
+
+
+async def two(fleet: Fleet, first, second, **settings):
+    for engine in in_turn(first, second):
+        await fleet.engine(engine.name, answer=engine.answer)
     return await fleet.open(**{"heartbeat_s": 60.0, **settings})
 
 
@@ -160,13 +165,14 @@ async def test_switched_off(fleet: Fleet, how: str) -> None:
         (STORY.events()[:4], "hang"),
     ],
 )
-async def test_other_ways_to_break_off(fleet: Fleet, sent: list[bytes], cut: str) -> None:
-    frontend = await two(
-        fleet, telling(sent, cut=cut), telling(OTHER.events(), cut="all"), timeouts=replace(GENEROUS, idle_s=0.2)
-    )
-    assert hear((await fleet.chat(**GREEDY)).body) == hear(b"".join(STORY.events()))
-    assert frontend.traffic.migrations["replay", "finished"] == 1
-    fleet.at_rest()
+def test_other_ways_to_break_off(sent: list[bytes], cut: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        engines = in_turn(telling(sent, cut=cut), telling(OTHER.events(), cut="all"))
+        async with scripted(loop, *engines, timeouts=replace(GENEROUS, idle_s=0.2)) as frontend:
+            assert hear((await chatted(frontend, **GREEDY)).body) == hear(b"".join(STORY.events()))
+            assert frontend.traffic.migrations["replay", "finished"] == 1
+
+    run_virtual(main)
 
 
 async def test_an_error_that_is_the_requests_own_is_the_clients(fleet: Fleet) -> None:
@@ -210,39 +216,40 @@ async def test_a_sampled_stream_stays_where_it_is_when_its_worker_drains(fleet: 
 
 
 @pytest.mark.parametrize("begun", [True, False])
-async def test_a_stopped_process_does_not_keep_its_requests(fleet: Fleet, begun: bool) -> None:
+def test_a_stopped_process_does_not_keep_its_requests(begun: bool) -> None:
     """It accepts connections still, and says nothing: probes find that out, long before the idle limit."""
-    first = telling(STORY.events()[: 5 if begun else 0], cut="hang")
-    frontend = await two(fleet, first, telling(OTHER.events(), cut="all"))
-    asking = asyncio.create_task(fleet.chat(**GREEDY))
-    await fleet.until(lambda: any(engine.running for engine in fleet.engines))
-    await fleet.until(lambda: fleet.heard() == (5 if begun else 0))
-    [worker] = [w.id for w in frontend.ledger.snapshot().workers if w.running]
-    frontend.dispatcher.look()
-    assert not asking.done()
-    now_ms = frontend._clock()
-    for number in range(4):
-        frontend.ledger.apply(HealthRead(worker, now_ms + 20_000 * number, False, False, "no answer"))
-    await asyncio.sleep(1.1)
-    frontend.dispatcher.look()
-    heard = hear((await asyncio.wait_for(asking, 30)).body)
-    assert heard.texts == hear(b"".join(STORY.events())).texts
-    assert heard.dones == 1
-    fleet.at_rest()
+
+    async def main(loop: VirtualLoop) -> None:
+        first = telling(STORY.events()[: 5 if begun else 0], cut="hang")
+        engines = in_turn(first, telling(OTHER.events(), cut="all"))
+        async with scripted(loop, *engines, heartbeat_s=60.0) as frontend:
+            asking = asyncio.create_task(chatted(frontend, **GREEDY))
+            await asyncio.sleep(0.1)
+            [worker] = [w.id for w in frontend.ledger.snapshot().workers if w.running]
+            frontend.dispatcher.look()
+            assert not asking.done()
+            now_ms = frontend._clock()
+            for number in range(4):
+                frontend.ledger.apply(HealthRead(worker, now_ms + 20_000 * number, False, False, "no answer"))
+            await asyncio.sleep(1.1)
+            frontend.dispatcher.look()
+            heard = hear((await asyncio.wait_for(asking, 5)).body)
+            assert heard.texts == hear(b"".join(STORY.events())).texts
+            assert heard.dones == 1
+
+    run_virtual(main)
 
 
-async def test_a_stream_waits_for_a_worker_and_then_says_why_there_is_none(fleet: Fleet) -> None:
-    async def leaves(incoming, responder) -> None:
-        # It gets nothing more, however long the wait turns out to be.
-        frontend.emit(WorkerDraining(worker_id("only"), 0.0, "test"))
-        await telling(STORY.events()[:5])(incoming, responder)
+def test_a_stream_waits_for_a_worker_and_then_says_why_there_is_none() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        only = Engine("only", answer=telling(STORY.events()[:5]))
+        wait = FailoverSettings(migration_wait_s=0.3)
+        async with scripted(loop, only, heartbeat_s=60.0, failover=wait) as frontend:
+            heard = hear((await chatted(frontend, **GREEDY)).body)
+            assert "no worker could go on with it" in heard.errors[0]
+            assert frontend.traffic.migrations_refused["no_worker"] == 1
 
-    await fleet.engine("only", answer=leaves)
-    frontend = await fleet.open(heartbeat_s=60.0, failover=FailoverSettings(migration_wait_s=0.3))
-    heard = hear((await fleet.chat(**GREEDY)).body)
-    assert "no worker could go on with it" in heard.errors[0]
-    assert frontend.traffic.migrations_refused["no_worker"] == 1
-    fleet.at_rest()
+    run_virtual(main)
 
 
 async def test_an_engine_that_comes_back_goes_on_with_its_own_stream(fleet: Fleet) -> None:
