@@ -44,7 +44,7 @@ def ask(client: socket.socket) -> bytes:
         return b""
 
 
-def connect(port: int, timeout_s: float = 3) -> socket.socket:
+def connect(port: int, timeout_s: float = 10) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 import tracemalloc
+from collections.abc import Iterator
 
 import pytest
 
@@ -368,7 +370,15 @@ async def test_bodies_that_are_announced_and_not_sent_take_nobodys_room(wire):
     assert server.bodies_bytes == 0
 
 
-async def test_everybody_in_a_burst_is_told_that_there_are_too_many(wire):
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most if most != resource.RLIM_INFINITY else 65_536, most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+async def test_everybody_in_a_burst_is_told_that_there_are_too_many(wire, many_descriptors):
     """More than get time to read their answer."""
     server = await wire.serve(answer_ok, max_connections=1)
     first = await wire.client(server.port)
@@ -382,10 +392,12 @@ async def test_everybody_in_a_burst_is_told_that_there_are_too_many(wire):
             crowd[-1].sendall(GET)
         return [client.recv(12) for client in crowd]
 
-    answers = await asyncio.to_thread(ask)
+    try:
+        answers = await asyncio.to_thread(ask)
+    finally:
+        for client in crowd:
+            client.close()
     assert answers == [b"HTTP/1.1 503"] * 300
     assert server.turned_away == {"connections": 300}
-    for client in crowd:
-        client.close()
     while server.connections > 1 or server._turned_away:
         await asyncio.sleep(0.002)
