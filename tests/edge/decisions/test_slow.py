@@ -111,6 +111,24 @@ def test_attempts_that_failed() -> None:
     assert first(row, OTHERS) == "tries"
 
 
+def test_a_stream_that_went_on_elsewhere_had_its_first_token_before() -> None:
+    """None of its attempts failed before its first token, and the worker of the row had no part in that."""
+    fields = {"migrations": 1, "attempts": 2, "failed_at": ["b/0"], "ttft_ms": None, "predicted_ttft_ms": None}
+    row = slow(dispatched_ms=700.0, **fields)
+    (cause,) = slow_first_token(row, OTHERS, {"a/0": WorkerFacts("a/0", factor=9.0)}, TIMES)
+    assert (cause.kind, cause.ms) == ("earlier", 400.0)
+    assert "b/0 had it then" in slow_sentence(row, [cause])
+    before_any_token = slow(dispatched_ms=300.0, **(fields | {"ttft_ms": 100.0}))
+    assert first(before_any_token, OTHERS) == "tries"
+
+
+def test_the_pause_of_a_stream_that_went_on_elsewhere_makes_no_slow_worker() -> None:
+    row = slow(migrations=1, output_tokens=101, itl_ms=40.0, gap_ms=3_000.0, predicted_tpot_ms=None)
+    causes = slow_tokens(row, OTHERS, {"a/0": WorkerFacts("a/0", factor=9.0)}, TIMES)
+    assert [(cause.kind, cause.ms) for cause in causes] == [("moved", 30.0), ("batch", 10.0)]
+    assert "went on elsewhere 1 time" in slow_sentence(row, causes, "tokens")
+
+
 def test_nothing_came_or_nobody_took_it() -> None:
     assert slow_first_token(ended(1, first_token_ms=None), OTHERS, {}, TIMES) == []
     assert slow_first_token(ended(1, None), OTHERS, {}, TIMES) == []

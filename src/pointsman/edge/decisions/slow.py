@@ -18,6 +18,9 @@ Of a request to which another worker gave KV these are, from the dispatch on:
 
 and of one for which nothing came, though it was to, *fallback* comes after tries: the time until that was clear.
 
+Of a stream that went on elsewhere only the last decision is kept: its first token is all *earlier*, its time between
+tokens *moved*, as far as its longest gap goes, and *batch*.
+
 Times of a token are those recorded with the decision, or else the least of the requests around it.
 """
 
@@ -54,8 +57,8 @@ class Cause:
     """One thing that took time."""
 
     kind: str
-    """tries, front_end, fallback, slow_worker, lost_cache, unknown_cache, prompt, queue, prefill, transfer, waiting,
-    batch."""
+    """tries, front_end, earlier, fallback, slow_worker, lost_cache, unknown_cache, prompt, queue, prefill, transfer,
+    waiting, batch, moved."""
     ms: float
     text: str
 
@@ -92,6 +95,9 @@ def slow_first_token(
     if row.first_token_ms is None or row.worker is None:
         return []
     causes: list[Cause] = []
+    if _went_on(row):
+        who = listed(list(dict.fromkeys(row.failed_at))) or "another worker"
+        return [Cause("earlier", row.first_token_ms, f"{who} had it then, of which nothing more is kept")]
     before = min(row.first_token_ms, row.dispatched_ms or 0.0)
     if row.attempts > 1:
         causes.append(Cause("tries", before, f"{count(row.attempts - 1, 'attempts')} at other workers failed before"))
@@ -130,6 +136,14 @@ def slow_tokens(
     itl = row.itl_ms
     if itl is None or row.worker is None:
         return []
+    if row.migrations:
+        steps = row.output_tokens / max(1, row.sequences) - 1
+        gap = min(itl, (row.gap_ms or 0.0) / max(1.0, steps))
+        causes = [
+            Cause("moved", gap, f"its stream went on elsewhere {count(row.migrations, 'times')}"),
+            Cause("batch", itl - gap, "several workers had it, each with its own times"),
+        ]
+        return sorted((cause for cause in causes if cause.ms > 0), key=lambda cause: -cause.ms)
     factor = slowness(row, itl_ratio(row), around, facts, times, itl_ratio)
     causes = []
     left = itl
@@ -151,6 +165,12 @@ def slow_tokens(
             Cause("waiting", left - expected, "that nobody predicted: work that came to the engine after it was sent")
         )
     return sorted((cause for cause in causes if cause.ms > 0), key=lambda cause: -cause.ms)
+
+
+def _went_on(row: DecisionRow) -> bool:
+    """Whether its first token had come before it was sent to the worker that the row tells of."""
+    sent_ms, first_ms = row.dispatched_ms, row.first_token_ms
+    return row.migrations > 0 and sent_ms is not None and first_ms is not None and sent_ms > first_ms
 
 
 def slow_sentence(row: DecisionRow, causes: Sequence[Cause], what: str = "first token") -> str:
