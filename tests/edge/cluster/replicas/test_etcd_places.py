@@ -56,7 +56,7 @@ async def test_found_lost_and_found_again(etcd: EtcdServer) -> None:
         await etcd.start()
         await eventually(lambda: a.replicas.trouble is None and b.replicas.trouble is None)
         await b.stop()
-        await eventually(lambda: a.found == both[:1])
+        await eventually(lambda: a.found == both[:1], 30.0)  # with its lease, if it could not say that it goes
         async with EtcdClient(EtcdAccess((etcd.url,))) as client:
             await client.put(b"/pointsman/f/replicas/x", b"nonsense")
             await client.put(b"/pointsman/f/replicas/y", b"tcp://10.0.0.3:1")
