@@ -47,7 +47,7 @@ class _WireUsage(msgspec.Struct):
         completion = self.completion_tokens if self.completion_tokens is not None else self.output_tokens
         details = self.prompt_tokens_details or self.input_tokens_details
         if not (_is_count(prompt) and _is_count(completion or 0)):
-            logger.warning("usage in an answer is beyond reason, tokens of this answer are not accounted")
+            logger.warning("usage in an answer is beyond reason: it counts as an answer without usage")
             return None
         cached = None if details is None else details.cached_tokens
         return Usage(prompt, completion or 0, cached if cached is not None and _is_count(cached) else None)

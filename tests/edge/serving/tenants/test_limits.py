@@ -196,15 +196,19 @@ async def test_a_client_that_leaves_before_anything_was_sent_pays_nothing(fleet:
 
 
 async def test_an_engine_that_counts_below_nothing_gives_nothing_back(fleet: Fleet) -> None:
+    says = [b"", usage_event(-5000, 3), usage_event(10**30, 3), usage_event(10, 2**63)]
+
     async def lies(incoming, responder) -> None:
         responder.start(200, SSE)
-        responder.write(delta("x") + usage_event(-5000, 3) + DONE)
+        responder.write(delta("x") + says.pop(0) + DONE)
         responder.finish()
 
     await fleet.engine("a", answer=lies)
     await open_with(fleet, "default: {tokens_per_minute: 100000}")
-    assert (await fleet.chat(headers=ACME)).status == 200
-    assert account(fleet).own.tokens == 3
+    while says:
+        before = account(fleet).own.tokens if fleet.frontend.traffic.responses else 0
+        assert (await fleet.chat(headers=ACME)).status == 200
+        assert 0 < account(fleet).own.tokens - before < 20, "it is charged by what came, as without usage"
     nothing_held(fleet)
 
 

@@ -17,7 +17,7 @@ def delivered_tokens(exchange: Exchange) -> int:
         return 0
     usage = record.usage
     if usage is not None:
-        return max(0, usage.prompt_tokens) + max(0, usage.completion_tokens)  # an engine may say anything
+        return usage.prompt_tokens + usage.completion_tokens
     if exchange.status in ("finished", "cancelled") or record.events:
         return prompt_tokens + record.events
     return 0
