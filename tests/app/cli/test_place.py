@@ -172,7 +172,8 @@ def test_what_kubectl_prints_can_be_piped(capsys: Captured, monkeypatch: pytest.
     _piped(monkeypatch, json.dumps({"kind": "List", "items": [node]}))
     assert _place("--deployment", deployment, cluster=Path("-")) == 0
     assert "a: placed on 1 node" in capsys.readouterr().out
-    _piped(monkeypatch, json.dumps({"kind": "List", "items": [{**node, "status": {}}]}))
+    node["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    _piped(monkeypatch, json.dumps({"kind": "List", "items": [node]}))
     assert "stdin:1: items[0].status: allocatable is missing" in _fails(
         capsys, "place", "--cluster", "-", "--deployment", deployment
     )
