@@ -87,7 +87,10 @@ NODE = "execution-group:\n  nodes:\n  - url: http://a:1\n"
             "c.yaml:3: routing.default_slo_class: slow is none of slo_classes; known: fast",
         ),
         (NODE + "    weight: 0", "nodes[0].weight: expected a number from 0.001 to 1000, not 0"),
-        (NODE + "    max_in_flight: 0", "nodes[0].max_in_flight: expected an integer from 1 to 1000000000, or none, not 0"),
+        (
+            NODE + "    max_in_flight: 0",
+            "nodes[0].max_in_flight: expected an integer from 1 to 1000000000, or none, not 0",
+        ),
         (
             NODE + "    topology: {rack: r1}",
             "c.yaml:4: execution-group.nodes[0].topology.rack: rack is none of control-plane.topology_levels; there",
