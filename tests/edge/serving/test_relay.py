@@ -173,13 +173,14 @@ class TestStreamToTheClient:
         await asking
         fleet.at_rest()
 
-    async def test_long_streams_grow_the_kv_count_while_they_run(self, fleet: Fleet) -> None:
+    @pytest.mark.parametrize("at_once", [1, 100])
+    async def test_long_streams_grow_the_kv_count_while_they_run(self, fleet: Fleet, at_once: int) -> None:
         go_on = asyncio.Event()
 
         async def answer(incoming, responder) -> None:
             responder.start(200, SSE)
-            for _ in range(100):
-                responder.write(delta("x"))
+            for _ in range(0, 100, at_once):
+                responder.write(delta("x") * at_once)
             await go_on.wait()
             responder.finish()
 

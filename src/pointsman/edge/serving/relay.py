@@ -208,7 +208,7 @@ class Relay(TimedAttempt):
             if self._before is not None:
                 self._gap_s = max(self._gap_s, self._last_data_s - self._before._last_data_s)
             self._ledger.apply(FirstToken(self._exchange.request.id, now_ms))
-        else:
+        if events - self._reported_tokens >= PROGRESS_EVERY_TOKENS:  # also where the first ones came in one read
             self._ledger.apply(Progress(self._exchange.request.id, now_ms, events - self._reported_tokens))
             self._reported_tokens = events
         self._next_report = self._reported_tokens + PROGRESS_EVERY_TOKENS
