@@ -22,7 +22,7 @@ from support.shaped_network import ShapedNetwork
 pytestmark = pytest.mark.faults
 
 TOKEN = {"POINTSMAN_NODE_TOKEN": "a-token-for-tests"}
-RATES = {"fast": 1000, "middle": 50, "slow": 2}
+RATES = {"fast": 1000, "middle": 50, "slow": 1}
 """Mb/s of the links of machines whose engines answer; the one that computes prompts has all that it can use."""
 PROMPTS = "prompts"
 TOKENS = 1600
@@ -146,14 +146,14 @@ class Machines:
         assert answer == alone
         return cached > TOKENS / 2  # apart or pulled: of this prompt nothing was there
 
-    def compute_ms(self, machine: str) -> float:
-        """What a prompt of which nothing is cached takes there, by the test's own watch."""
+    def compute_ms(self, machine: str) -> list[float]:
+        """What prompts of which nothing is cached take there, by the test's own watch; the least first."""
         took = []
         for _ in range(3):
             prompt, start_s = self.prompt(), time.monotonic()
             self.complete(self.url(machine), prompt, 1)
             took.append((time.monotonic() - start_s) * 1000)
-        return statistics.median(took)
+        return sorted(took)
 
 
 @pytest.fixture
@@ -199,19 +199,17 @@ def test_prompts_held_elsewhere_are_moved_over_fast_links_and_computed_again_beh
         link = measured[PROMPTS, machine]
         assert is_near(link, mbit_per_s), (machine, link)
         transfer_ms = TOKENS * 512 / (mbit_per_s * 125)
-        compute_ms = machines.compute_ms(machine)
-        times = compute_ms / transfer_ms
+        before_ms = machines.compute_ms(machine)
         moved[machine] = sum(machines.is_moved_to(machine) for _ in range(4))
-        if times > CLEAR:
+        # A busy machine computes faster or slower from one moment to the next, and what was learned is of any of them.
+        compute_ms = sorted(before_ms + machines.compute_ms(machine))
+        said = f"{machine}: moving takes {transfer_ms:.0f} ms, computing {compute_ms}; moved {moved[machine]} of 4"
+        if compute_ms[0] > CLEAR * transfer_ms:
             clear[machine] = True
-            assert moved[machine] >= 3, (
-                f"{machine}: moving is {times:.1f} times as fast, and was done {moved[machine]} of 4"
-            )
-        elif times < 1 / CLEAR:
+            assert moved[machine] >= 3, said
+        elif CLEAR * statistics.median(compute_ms) < transfer_ms:
             clear[machine] = False
-            assert moved[machine] <= 1, (
-                f"{machine}: moving is {times:.2f} times as fast, and was done {moved[machine]} of 4"
-            )
+            assert moved[machine] <= 1, said
     assert clear.get("fast") is True, moved
     assert clear.get("slow") is False, moved
     assert machines.links()[PROMPTS, "fast"]["seen"] > measured[PROMPTS, "fast"]["seen"]
