@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 from collections import Counter
-from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -20,15 +19,13 @@ from pointsman.core.policies.policy import NO_TIMING, Timing, decision
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.trials.arms import Arm, By
 from pointsman.core.trials.tally import End
-from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.route_key import RouteKey
-from pointsman.edge.engines.sim.faults import Faults
-from pointsman.edge.engines.sim.server import SimServer
-from pointsman.edge.engines.sim.settings import SimSettings
 from pointsman.edge.serving.policies import ActivePolicy
 from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
 from pointsman.edge.serving.rollout_report import RolloutDocument, shadow_report
 from support.scripted_fleet import Fleet, hang
+from support.virtual.fleet import fleet_of
+from support.virtual.loop import VirtualLoop, run_virtual
 
 HALF = RolloutOrder("last", 0.5, By.REQUEST)
 
@@ -210,35 +207,36 @@ async def test_shadows_decide_along_and_one_that_fails_is_switched_off(
     assert 'pointsman_shadow_decisions_total{outcome="failed",policy="last"} 5.0' in metrics
 
 
-async def test_a_bad_policy_on_simulated_engines_rolls_back_by_itself(policies: dict[str, Picks]) -> None:
-    async with AsyncExitStack() as stack:
-        fleet = Fleet(stack)
-        engines = [SimServer(SimSettings(model="m", profile="instant", default_output_tokens=4)) for _ in range(2)]
-        for engine in engines:
-            await engine.start()
-            stack.push_async_callback(engine.close)
-        engines[1].state.faults.set(Faults(first_byte_delay_ms=25.0))
-        sources = tuple(
-            WorkerSource(name=name, url=engine.url, kind="vllm", models=("m",))
-            for name, engine in zip("ab", engines, strict=True)
-        )
-        await fleet.open(policy="first", rollout=HALF, sources=sources, tokenize=False)
-        await fleet.until(lambda: fleet._usable() == 2)
-        rollout = fleet.frontend.policy.rollout
-        assert rollout is not None
-        for _ in range(19):
-            await asyncio.gather(*(fleet.chat() for _ in range(20)))
-            fleet.frontend.policy.look()  # as each second's tick does
-            if not rollout.running:
-                break
-        assert not rollout.running
-        assert "it is worse: TTFT is +" in str(rollout.order.ended) or "time per output token" in str(
-            rollout.order.ended
-        )
-        before = sum(rollout.requests(Arm.TRIAL).values())
-        await asyncio.gather(*(fleet.chat() for _ in range(10)))
-        assert sum(rollout.requests(Arm.TRIAL).values()) == before
-        fleet.at_rest()
+def test_a_bad_policy_on_simulated_engines_rolls_back_by_itself(policies: dict[str, Picks]) -> None:
+    """In virtual time: on a busy machine all requests wait, and differences drown."""
+    settings = {"profile": "instant", "default_output_tokens": 4, "kv_events": None, "replay": None}
+    front = {"policy": "first", "rollout": HALF, "tokenize": False}
+
+    async def main(loop: VirtualLoop) -> None:
+        async with fleet_of(loop, 2, engine=settings, frontend=front) as fleet:
+            fleet.engines[1].set_faults(first_byte_delay_ms=25.0)
+            policy = fleet.frontends[0].policy
+            rollout = policy.rollout
+            assert rollout is not None
+
+            async def ask(count: int) -> None:
+                tasks = [fleet.chat(max_tokens=4)[1] for _ in range(count)]
+                assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}
+
+            for _ in range(19):
+                await ask(20)
+                policy.look()  # as each second's tick does
+                if not rollout.running:
+                    break
+            assert not rollout.running
+            why = str(rollout.order.ended)
+            assert "it is worse: TTFT is +" in why or "time per output token" in why
+            before = sum(rollout.requests(Arm.TRIAL).values())
+            await ask(10)
+            assert sum(rollout.requests(Arm.TRIAL).values()) == before
+            await fleet.until(lambda: not fleet.at_rest(), 5.0)
+
+    run_virtual(main)
 
 
 # ---- without a fleet
