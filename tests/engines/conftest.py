@@ -112,7 +112,7 @@ class Server:
             time.sleep(0.02)
 
     def empty_cache(self) -> None:
-        """Of a vLLM, so that nothing is left of what earlier tests asked. It refuses that while a request has blocks."""
+        """Of a vLLM: nothing is left of what earlier tests asked. It refuses that while a request has blocks."""
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         request = urllib.request.Request(self.url + "/reset_prefix_cache", b"", headers, method="POST")
         deadline = time.monotonic() + START_LIMIT_S
