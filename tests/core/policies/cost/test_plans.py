@@ -24,6 +24,7 @@ from pointsman.core.policies.cost import plans as cost_plans
 from pointsman.core.policies.cost.cost import NOTHING_KNOWN, Cost
 from pointsman.core.policies.cost.load import Floats
 from pointsman.core.policies.cost.moves import RELIEF_SHARE, Moves, Scene, move_terms
+from pointsman.core.policies.cost.pairs import Chances
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, passing
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.timing.fleet_times import FleetTimes
@@ -371,7 +372,7 @@ class TestWhatIsTold:
         with pytest.raises(AttributeError):
             _ = made.plans._nothing
 
-    def test_where_no_pull_can_be_better_only_the_choice_is_made_at_once(self) -> None:
+    def test_where_plans_are_compared_only_the_choice_is_made_at_once(self) -> None:
         made = decide(view := fleet("ppd", **backlog("ppd", w0=9_000, w2=20_000)))
         assert isinstance(made.plans, PlanRowsLater)
         assert made.plan == Disaggregate(view.workers[1], view.workers[2])
@@ -380,11 +381,10 @@ class TestWhatIsTold:
         assert chosen == int(made.plans.scores.argmin()) == number_of(made, prefill=1, decode=2)
         assert made.chosen_score == made.plans.scores[chosen] < made.scores[2]
         assert made.plan_of(chosen) == made.plan
-        limited = fleet("ppd", rules=rules(most_bytes=10**12), **backlog("ppd", w0=9_000, w2=20_000))
-        at_once = decide(limited)
-        assert type(at_once.plans) is PlanRows
-        assert (at_once.plan, at_once.plans.chosen) == (made.plan, chosen)
-        assert np.array_equal(at_once.plans.scores, made.plans.scores)
+        forced = decide(fleet("ppd", rules=rules("always"), **backlog("ppd", w0=9_000, w2=20_000)))
+        assert type(forced.plans) is PlanRows
+        assert (forced.plan, forced.plans.chosen) == (made.plan, chosen)
+        assert np.array_equal(forced.plans.scores, made.plans.scores)
 
     def test_a_look_takes_no_part_in_chance(self) -> None:
         view, rng = fleet("ppdd", **backlog("ppdd", w2=20_000, w3=20_000)), random.Random(3)
@@ -518,6 +518,25 @@ def scenes(draw: st.DrawFn) -> tuple[FleetView, FleetTimes, Request]:
         for worker in view.workers
     }
     return view, FleetTimes(known, links=links), request
+
+
+@given(scene=scenes(), alike=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_no_plan_is_passed_over_that_is_better(scene: tuple[FleetView, FleetTimes, Request], alike: bool) -> None:
+    view, timing, request = scene
+    columns = {Column.KV_GROUP: 1, Column.KV_TOKEN_BYTES: 70_000, Column.WEIGHT_PERMILLE: 1000}
+    for column, value in columns.items():
+        view.table[column] = value
+    if alike:  # then the best of each kind are close
+        for column in (Column.RUNNING, Column.WAITING_FIRST, Column.KV_TOKENS, Column.REMAINING_TOKENS):
+            view.table[column] = view.table[column, 0]
+    view, request = replace(view, transfer=rules()), replace(request, slo=None)
+    made = decide(view, timing, request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost_plans, "chances", lambda *_: Chances(apart=True, pulls=True, sides=None))
+        compared = decide(view, timing, request)
+    assert made.plan == compared.plan
+    assert made.chosen_score == compared.chosen_score
 
 
 @given(scene=scenes())

@@ -90,6 +90,9 @@ def chances(
     links, with what a transfer takes on that one. First with all the relief that there can be, as that is soon told.
     Where bytes of KV are assumed, the first look has to do, as whoever is shown plans is to be told of it.
     """
+    if lowest(alone.full) < 0:
+        # An engine that says it holds more than fits: copies are as good as paid for, which no bound here reckons with.
+        return Chances(passes.any_apart, passes.any_pull, None)
     table = view.table
     least, load = float(scores[best]), alone.load
     most = most_relief_ms(float(alone.ttft_ms[best]), alone.coming_per_ms)
@@ -109,24 +112,20 @@ def chances(
         if any_out:
             giver += _COMPUTES[exclusion]
         taker = may - twice
-        taker += alone.decode_step_ms
-        taker += alone.decode_step_ms
+        taker += alone.decode_step_ms + alone.decode_step_ms
         taker += passes.never_takes
         way = (2 * token_ms) * (float(request.prompt_tokens) - table[Column.CACHED_TOKENS])
         taker += way
-        spared = most_relief
         placement = alone.terms.get("placement_ms")
-        if placement is not None and passes.any_both:
-            spared += highest(placement) / 2
-        apart = lowest(giver) + lowest(taker) - spared < least
+        placed = highest(placement) / 2 if placement is not None and passes.any_both else 0.0
+        apart = lowest(giver) + lowest(taker) - most_relief - placed < least
         if apart and passes.bytes_known:
             sides = sides_apart(request, view, alone, passes, times, scores, disturbed_ms, most)
-            spared -= most_relief
             giver = sides.giver + passes.never_gives
             taker = sides.taker + way
             taker += passes.never_takes
             # The sums of a plan's own score are made in another order.
-            apart = lowest(giver) + lowest(taker) - spared < least * _ROUNDED
+            apart = lowest(giver) + lowest(taker) - placed < least * _ROUNDED
     pulls = passes.any_pull and _pull_may_be_better(view, alone, passes, times, may, token_ms, least + most_relief)
     return Chances(apart, pulls, sides)
 

@@ -3,8 +3,8 @@
 All pairs are scored (pairs.py); the best `KEPT` of prefill and decode apart, and as many pulls, are plans of the
 decision. What would not fit where it is answered, or is larger than the operator allows, is shown among them, and can't
 be chosen. Where it is plain that no plan can be better than the best worker alone, plans are worked out when somebody
-looks at them; where it is plain that no pull can, so are pulls; and so it is with the terms of all. That may be in any
-thread, so what is looked up of links is looked up anew.
+looks at them; else the choice is made at once, as a rule, and what is shown beside it when somebody looks; and so it is
+with the terms of all. That may be in any thread, so what is looked up of links is looked up anew.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from pointsman.core.policies.cost.moves import (
 )
 from pointsman.core.policies.cost.pairs import Pairs, Sides, apart_pairs, chances, pull_pairs
 from pointsman.core.policies.pairs import BYTES_UNKNOWN, Mask, free_tokens, needed_tokens, no_room, passing, too_large
-from pointsman.core.policies.policy import least_row
+from pointsman.core.policies.policy import least_row, lowest
 from pointsman.core.timing.fleet_times import FleetTimes
 from pointsman.core.timing.link_rows import LinkRows
 from pointsman.core.timing.link_times import LinkTimes
 
 _ALWAYS = TransferMode.ALWAYS
+_NO_SCORES = np.zeros(0)
 KEPT = 16
 """Plans of a kind that are kept."""
 KEPT_EXCLUDED = 4
@@ -89,10 +90,12 @@ def with_plans(
     if not found.apart and not found.pulls:
         return replace(made, plans=PlanRowsLater(lambda: _rows(scene(), links, LinkRows(links))[0]))
     seen = scene()
-    if not found.pulls and passes.bytes_known and seen.fits is None and not view.transfer.most_bytes:
-        kept = _kept(seen, apart_pairs(seen, link_rows, found.sides), apart=True)
-        if kept is not None:
-            return _decided_apart(made, seen, links, kept, rng)
+    if passes.bytes_known:
+        pulls = _kept(seen, pull_pairs(seen, link_rows), apart=False) if found.pulls else None
+        apart = _kept(seen, apart_pairs(seen, link_rows, found.sides), apart=True)
+        if apart is None and pulls is None and found.pulls:
+            return made
+        return _chosen_at_once(made, seen, links, apart, pulls, rng)
     return _decided(made, seen, links, link_rows, rng, found.sides)
 
 
@@ -106,19 +109,28 @@ def _decided(
     note = made.note
     if not passes.bytes_known and not np.all(view.table[Column.KV_TOKEN_BYTES, moves.gives]):
         note = BYTES_UNKNOWN if note is None else f"{note}; {BYTES_UNKNOWN}"
-    plan = made.plan if plans.chosen < 0 else _plan(view, moves, plans.chosen)
+    plan, number = made.plan, plans.chosen
+    if number >= 0:
+        plan = _plan(view, moves.gives[number], moves.answers[number], apart=bool(moves.apart[number]))
     return replace(made, plans=plans, plan=plan, note=note)
 
 
-def _decided_apart(made: Decision, scene: Scene, links: LinkTimes, kept: _Kept, rng: random.Random) -> Decision:
-    """Where no pull can be better, and nothing is kept that may not be chosen."""
-    view = scene.view
-    number = _best(scene, kept.scores, rng)
-    # Plans apart come first among those that are shown, so the number is theirs too.
+def _chosen_at_once(
+    made: Decision, scene: Scene, links: LinkTimes, apart: _Kept | None, pulls: _Kept | None, rng: random.Random
+) -> Decision:
+    """Without what is shown beside it. `pulls`: None also where none can be better."""
+    of_apart = _NO_SCORES if apart is None else apart.scores[: apart.allowed]
+    of_pulls = _NO_SCORES if pulls is None else pulls.scores[: pulls.allowed]
+    number = _best(scene, np.concatenate((of_apart, of_pulls)), rng)
+    plan = made.plan
+    if apart is not None and 0 <= number < len(of_apart):
+        plan = _plan(scene.view, apart.gives[number], apart.answers[number], apart=True)
+    elif pulls is not None and number >= 0:
+        number -= len(of_apart)
+        plan = _plan(scene.view, pulls.gives[number], pulls.answers[number], apart=False)
+        # Plans apart come first among those that are shown.
+        number += 0 if apart is None else len(apart.scores)
     plans = PlanRowsLater(lambda: _rows(scene, links, LinkRows(links))[0], chosen=number)
-    if number < 0:
-        return replace(made, plans=plans)
-    plan = Disaggregate(view.workers[kept.gives[number]], view.workers[kept.answers[number]])
     return replace(made, plans=plans, plan=plan)
 
 
@@ -171,7 +183,12 @@ class _Kept(NamedTuple):
     answers: Rows
     moved_tokens: NDArray[np.int64]
     scores: Floats
-    any_excluded: bool
+    allowed: int
+    """How many may be chosen; these come first."""
+
+    @property
+    def any_excluded(self) -> bool:
+        return self.allowed < len(self.scores)
 
 
 def _joined(apart: _Kept | None, pulls: _Kept | None) -> tuple[Moves, Floats, bool] | None:
@@ -216,14 +233,18 @@ def _kept(scene: Scene, pairs: Pairs | None, *, apart: bool) -> _Kept | None:
     if not apart:
         scores = _best_sources(scores, allowed)
     flat = scores.ravel()
-    numbers = _least(flat, KEPT) if allowed is None else _least_of_both(flat, allowed.ravel())
+    if allowed is None:
+        numbers = _least(flat, KEPT)
+        count = len(numbers)
+    else:
+        numbers, count = _least_of_both(flat, allowed.ravel())
     if not len(numbers):
         return None
     one, other = np.divmod(numbers, scores.shape[1])
     answers = other if pairs.answers is None else pairs.answers[other]
     gives = one if pairs.givers is None else pairs.givers[one]
     moved = pairs.moved_tokens[other] if pairs.moved_tokens.ndim == 1 else pairs.moved_tokens[one, other]
-    return _Kept(gives, answers, moved.astype(np.int64), flat[numbers], allowed is not None)
+    return _Kept(gives, answers, moved.astype(np.int64), flat[numbers], count)
 
 
 def _best_sources(scores: Floats, allowed: NDArray[np.bool_] | None) -> Floats:
@@ -239,9 +260,10 @@ def _best_sources(scores: Floats, allowed: NDArray[np.bool_] | None) -> Floats:
     return only
 
 
-def _least_of_both(scores: Floats, allowed: NDArray[np.bool_]) -> Rows:
+def _least_of_both(scores: Floats, allowed: NDArray[np.bool_]) -> tuple[Rows, int]:
+    """Those that may be chosen first, and how many they are."""
     chosen = _least(np.where(allowed, scores, np.inf), KEPT)
-    return np.concatenate((chosen, _least(np.where(allowed, np.inf, scores), KEPT_EXCLUDED)))
+    return np.concatenate((chosen, _least(np.where(allowed, np.inf, scores), KEPT_EXCLUDED))), len(chosen)
 
 
 def _least(values: Floats, most: int) -> Rows:
@@ -276,16 +298,17 @@ def _chosen(scene: Scene, moves: Moves, scores: Floats, rng: random.Random) -> i
 
 def _best(scene: Scene, scores: Floats, rng: random.Random) -> int:
     """The same where nothing but the score counts."""
-    least = float(np.minimum.reduce(scores))
+    if not len(scores):
+        return -1
+    least = lowest(scores)
     if least >= float(scene.scores[scene.best]):
         return -1
     best = (scores == least).nonzero()[0]
     return int(best[0]) if len(best) == 1 else int(best[rng.randrange(len(best))])
 
 
-def _plan(view: FleetView, moves: Moves, number: int) -> Plan:
-    workers = view.workers
-    worker, giver = workers[moves.answers[number]], workers[moves.gives[number]]
-    if moves.apart[number]:
+def _plan(view: FleetView, gives: np.intp, answers: np.intp, *, apart: bool) -> Plan:
+    giver, worker = view.workers[gives], view.workers[answers]
+    if apart:
         return Disaggregate(giver, worker)
-    return Aggregate(worker, Pull(giver, int(view.table[Column.CACHED_TOKENS, moves.gives[number]])))
+    return Aggregate(worker, Pull(giver, int(view.table[Column.CACHED_TOKENS, gives])))
