@@ -520,23 +520,46 @@ def scenes(draw: st.DrawFn) -> tuple[FleetView, FleetTimes, Request]:
     return view, FleetTimes(known, links=links), request
 
 
-@given(scene=scenes(), alike=st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_no_plan_is_passed_over_that_is_better(scene: tuple[FleetView, FleetTimes, Request], alike: bool) -> None:
-    view, timing, request = scene
-    columns = {Column.KV_GROUP: 1, Column.KV_TOKEN_BYTES: 70_000, Column.WEIGHT_PERMILLE: 1000}
-    for column, value in columns.items():
-        view.table[column] = value
-    if alike:  # then the best of each kind are close
-        for column in (Column.RUNNING, Column.WAITING_FIRST, Column.KV_TOKENS, Column.REMAINING_TOKENS):
-            view.table[column] = view.table[column, 0]
-    view, request = replace(view, transfer=rules()), replace(request, slo=None)
-    made = decide(view, timing, request)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cost_plans, "chances", lambda *_: Chances(apart=True, pulls=True, sides=None))
-        compared = decide(view, timing, request)
-    assert made.plan == compared.plan
-    assert made.chosen_score == compared.chosen_score
+def test_no_plan_is_passed_over_that_is_better() -> None:
+    rng = np.random.default_rng(11)
+    moved = 0
+    for _ in range(600):
+        count = int(rng.integers(2, 7))
+        running = rng.integers(0, 30, count) if rng.random() < 0.5 else np.full(count, rng.integers(0, 30))
+        capacity = rng.choice([60_000, 400_000], count)
+        view = fleet(
+            "".join(rng.choice(list("pdb"), count)),
+            outlook=Outlook(
+                float(rng.choice([2.0, 100.0, 1_000.0])),
+                reuse=float(rng.choice([0.0, 0.5, 0.9])),
+                evictions_seen=1e9,
+                arrivals_per_s=float(rng.choice([0.0, 4.0, 100.0])),
+                found_tokens=1e6,
+            ),
+            running=running,
+            waiting_first=running // rng.choice([1, 2, 50], count),
+            kv_tokens=1_000 * running,
+            remaining_tokens=100 * running,
+            prefill_tokens=rng.integers(0, 3, count) * rng.choice([0, 500, 9_000]),
+            kv_capacity_tokens=capacity,
+            # Some say that they hold more than fits.
+            held_tokens=rng.choice([0, 30_000, 60_000] if rng.random() < 0.5 else [0, 900_000], count),
+            cached_tokens=rng.choice([0, 0, 1_600, 3_984], count),
+            exact=np.ones(count, dtype=np.int64),
+        )
+        timing = times(
+            view,
+            link(float(rng.choice([1.0, 5.0, 20.0, 1e6]))),
+            *[STEP.scaled(f) for f in rng.choice([1.0, 1.5], count)],
+        )
+        request = replace(REQUEST, prompt_tokens=int(rng.choice([4_000, 5_000, 20_000])))
+        made = decide(view, timing, request)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cost_plans, "chances", lambda *_: Chances(apart=True, pulls=True, sides=None))
+            compared = decide(view, timing, request)
+        assert (made.plan, made.chosen_score) == (compared.plan, compared.chosen_score)
+        moved += made.plans is not None and made.plans.chosen >= 0
+    assert 100 < moved < 500
 
 
 @given(scene=scenes())
