@@ -3,11 +3,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 
-from harness import process_stats
+from harness import noise, process_stats
 from harness.noise import NoiseMeter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the harness reads /proc and pins with taskset")
@@ -47,12 +48,26 @@ def test_our_own_time_and_that_of_the_machine_grow() -> None:
     assert process_stats.machine_busy_s() > machine
 
 
-def test_what_we_do_ourselves_is_no_noise() -> None:
-    noise, others = NoiseMeter((os.getpid(),)), NoiseMeter()
-    before_s, own_s, after_s = others._own_cpu_s(), noise._own_cpu_s(), others._own_cpu_s()
-    assert 0 < before_s <= own_s <= after_s  # this process counts once, however often it is named
-    time.sleep(0.2)  # the kernel counts in hundredths of a second
-    assert 0 <= others.foreign_cores() <= (os.cpu_count() or 1) * 2
+def test_what_we_do_ourselves_is_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[list[int]] = []
+    machine_s, own_s, now_s = iter([1_000.0, 1_009.0]), iter([40.0, 41.0]), iter([7.0, 9.0])
+
+    def own(pids: Iterable[int]) -> float:
+        named.append(list(pids))
+        return next(own_s)
+
+    monkeypatch.setattr(process_stats, "tree", lambda root: [root, 12_345])
+    monkeypatch.setattr(process_stats, "cpu_s", own)
+    monkeypatch.setattr(process_stats, "machine_busy_s", lambda: next(machine_s))
+    monkeypatch.setattr(noise, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    monkeypatch.setattr(
+        noise,
+        "os",
+        SimpleNamespace(getpid=os.getpid, times=lambda: SimpleNamespace(children_user=1.0, children_system=2.0)),
+    )
+    meter = NoiseMeter((os.getpid(),))
+    assert meter.foreign_cores() == 4.0  # (9 − 1) s of 2
+    assert [sorted(pids) for pids in named] == 2 * [sorted([os.getpid(), 12_345])]  # we count once, however named
 
 
 def test_processes_that_ended_were_no_noise() -> None:

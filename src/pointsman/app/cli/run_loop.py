@@ -66,4 +66,6 @@ async def _watch_signals(work: Coroutine[Any, Any, int], signals: Signals) -> in
 
 
 def _say(text: str) -> None:
-    print(f"pointsman: {text}", file=sys.stderr, flush=True)
+    # The line and its end in one piece: several front ends say the same at once.
+    sys.stderr.write(f"pointsman: {text}\n")
+    sys.stderr.flush()
