@@ -18,7 +18,7 @@ from scipy import stats
 from harness import calibration_plot, report
 from harness.command import carry_out
 from harness.pool import in_parallel
-from harness.quality_runs import ABLATED, POPULARITIES, TERMS, TRAFFIC, QualityRun, carry_out_quality
+from harness.quality_runs import ABLATED, POPULARITIES, TERMS, TRAFFIC, WISHES, QualityRun, carry_out_quality
 
 COST = "pointsman cost"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cost-policy.md"
@@ -42,7 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded with the results."""
 
     seeds: int = 4
-    traffic_seeds: int = 3
+    traffic_seeds: int = 4
     ablation_seeds: int = 2
     jobs: int | None = None
 
@@ -72,7 +72,13 @@ def runs_of(options: Options) -> list[QualityRun]:
         for traffic in (*POPULARITIES, *TRAFFIC)
         for term in TERMS
     ]
-    return capacity + recorded + learned + ablated
+    wished = [
+        QualityRun(traffic=traffic, policy=policy, seed=seed)
+        for seed in range(options.ablation_seeds)
+        for traffic, (_, term) in WISHES.items()
+        for policy in (COST, ABLATED + term)
+    ]
+    return capacity + recorded + learned + ablated + wished
 
 
 def run(options: Options) -> Results:
@@ -139,7 +145,7 @@ def _against_best(results: Results, traffic: str) -> dict[str, list[float]]:
 def markdown(results: Results) -> str:
     """The tables of the page."""
     parts = [_capacity_table(results), _traffic_table(results), _verdicts(results)]
-    parts += [_ablation_table(results), _positive_table(results), _calibration_table(results)]
+    parts += [_ablation_table(results), _wishes_table(results), _positive_table(results), _calibration_table(results)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -209,6 +215,28 @@ def _ablation_table(results: Results) -> str:
                 cells.append(f"{_mean(runs, key) / _mean(whole, key):.2f}" if runs and whole else "–")
             lines.append([f"{traffic}: {name}", *cells])
     return report.table(header, lines)
+
+
+def _wishes_table(results: Results) -> str:
+    """What the terms do that play no part in recorded traffic."""
+    lines = []
+    for traffic, (_, term) in WISHES.items():
+        for policy in (COST, ABLATED + term):
+            if runs := _of(results, traffic, policy):
+                kept = f"{_mean(runs, 'kept'):.1%}" if "kept" in runs[0] else "–"
+                others = report.number(_mean(runs, "others_e2e_mean_ms")) if "kept" in runs[0] else "–"
+                light = f"{_mean(runs, 'light_tokens'):.1%}" if "light_tokens" in runs[0] else "–"
+                name = policy.removesuffix("_ms")
+                lines.append([traffic, name, kept, others, light, report.number(_mean(runs, "e2e_mean_ms"))])
+    header = [
+        "traffic",
+        "policy",
+        "promises kept",
+        "E2E mean ms of the others",
+        "tokens computed by light workers",
+        "E2E mean ms",
+    ]
+    return report.table(header, lines) if lines else ""
 
 
 def _positive_table(results: Results) -> str:

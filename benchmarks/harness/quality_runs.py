@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -15,10 +15,12 @@ from harness import capacity_runs
 from harness.data import data_file
 from harness.mooncake import conversation_trace
 from harness.shared_prompts import staged
+from pointsman.app.simulate.outcome import Outcome
 from pointsman.app.simulate.run import simulate
 from pointsman.app.simulate.setup import Setup, WorkerGroup
 from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
+from pointsman.core.model.slo import Slo
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Policy, Timing, decision, least_row, rejection
@@ -38,6 +40,9 @@ MOST_TOKENS = 250_000
 LONGEST_GAP_MS = 600_000.0
 """Between two requests of a session: what comes after more than that is another day's work."""
 POPULARITIES = ("uniform", "zipf")
+PROMISED = "promised"
+"""Tenant of the requests that something is promised to."""
+LIGHT_WEIGHT = 0.5
 
 
 class Ablated:
@@ -75,6 +80,10 @@ class Traffic:
     profile: str
     workers: int
     block_tokens: int | None = None
+    promise: Slo | None = None
+    """Of every second session, or request where there are none."""
+    light: int = 0
+    """So many of the workers have LIGHT_WEIGHT instead of 1."""
 
 
 def _mooncake(seed: int) -> Trace:
@@ -115,6 +124,19 @@ TRAFFIC: Mapping[str, Traffic] = {
     "agentic, 4 workers": Traffic(_agentic, "h100/qwen3-32b-tp4", 4, 512),
     "ServeGen m-small, 2 workers": Traffic(_servegen, "h100/llama-8b", 2),
 }
+WISHES: Mapping[str, tuple[Traffic, str]] = {
+    "Mooncake conversation, 4 workers, promises": (
+        Traffic(_mooncake, "h100/llama-70b-tp4", 4, promise=Slo(ttft_ms=1_500, tpot_ms=35)),
+        "slo_ms",
+    ),
+    "agentic, 4 workers, promises": (
+        Traffic(_agentic, "h100/qwen3-32b-tp4", 4, 512, promise=Slo(ttft_ms=500, tpot_ms=18)),
+        "slo_ms",
+    ),
+    "Mooncake conversation, 8 workers, weights": (Traffic(_mooncake, "h100/llama-70b-tp4", 8, light=4), "weight_ms"),
+    "ServeGen m-small, 2 workers, weights": (Traffic(_servegen, "h100/llama-8b", 2, light=1), "weight_ms"),
+}
+"""Traffic and fleets with what no recorded log tells: promises and weights; and the term that is there for it."""
 
 
 class QualityRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,12 +174,18 @@ def carry_out_quality(run: QualityRun) -> dict[str, Any]:
     """Simulate, and sum up. Capacity runs have tok/s over their stages, others over the whole time."""
     if run.traffic in POPULARITIES:
         return _capacity(run)
-    traffic = TRAFFIC[run.traffic]
+    traffic = WISHES[run.traffic][0] if run.traffic in WISHES else TRAFFIC[run.traffic]
     trace = traffic.trace(run.seed)
+    if traffic.promise is not None:
+        trace = _half_promised(trace)
+    ordinary = WorkerGroup(profile=profile(traffic.profile), count=traffic.workers - traffic.light)
     setup = Setup(
-        groups=(WorkerGroup(profile=profile(traffic.profile), count=traffic.workers),),
+        groups=(ordinary, replace(ordinary, count=traffic.light, weight=LIGHT_WEIGHT))
+        if traffic.light
+        else (ordinary,),
         block_tokens=traffic.block_tokens,
         learn_times=run.learn_times,
+        slo_of_tenants={} if traffic.promise is None else {PROMISED: traffic.promise},
     )
     started = time.process_time()
     predicted = Predicted()
@@ -184,7 +212,38 @@ def carry_out_quality(run: QualityRun) -> dict[str, Any]:
     if run.compared:
         ids = [f"r{number}" for number in range(len(outcome))]
         found |= compared(predicted, ids, outcome.ttft_ms, outcome.e2e_ms - outcome.ttft_ms, done)
+    if run.traffic in WISHES:
+        found |= _wishes(traffic, trace, outcome)
     return {**found, "cpu_s": time.process_time() - started, "run": msgspec.to_builtins(run)}
+
+
+def _half_promised(trace: Trace) -> Trace:
+    """Every second session, or request where there are none, becomes the tenant's that something is promised to."""
+    places: dict[str | int, int] = {}
+    requests = []
+    for position, request in enumerate(trace.requests):
+        place = places.setdefault(position if request.session is None else request.session, len(places))
+        requests.append(replace(request, tenant=PROMISED if place % 2 else None))
+    return replace(trace, requests=requests)
+
+
+def _wishes(traffic: Traffic, trace: Trace, outcome: Outcome) -> dict[str, float]:
+    """How far promises were kept, what that cost those without one, and what light workers got."""
+    found: dict[str, float] = {}
+    promise = traffic.promise
+    if promise is not None:
+        promised = np.array([request.tenant == PROMISED for request in trace.requests])
+        late = outcome.ttft_ms > (promise.ttft_ms or np.inf)
+        slow = outcome.tpot_ms > (promise.tpot_ms or np.inf)
+        kept = outcome.done & ~late & ~slow
+        found["kept"] = float(kept[promised].mean())
+        found["others_e2e_mean_ms"] = float(outcome.e2e_ms[outcome.done & ~promised].mean())
+    if traffic.light:
+        light = outcome.worker >= traffic.workers - traffic.light
+        computed = outcome.prompt_tokens - outcome.cached_tokens + outcome.output_tokens
+        found["light_requests"] = float(light.mean())
+        found["light_tokens"] = float(computed[light].sum() / computed.sum())
+    return found
 
 
 def _capacity(run: QualityRun) -> dict[str, Any]:

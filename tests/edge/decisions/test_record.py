@@ -53,8 +53,8 @@ class TestCandidates:
             assert made.worker in {one.worker for one in cut}
 
     def test_weights_are_told_where_they_are_not_1(self) -> None:
-        view = FleetView.of(["a/0", "b/0"], weight_permille=[1000, 2500], running=[0, 1])
-        made = decided(policy="least_loaded", view=view).decision
+        view = FleetView.of(["a/0", "b/0"], weight_permille=[1000, 2500], running=[0, 3])
+        made = decided(policy="round_robin", view=view).decision
         assert made is not None
         assert [one.weight for one in logged_candidates(made)] == [None, 2.5]
         assert [b"weight" in msgspec.json.encode(one) for one in logged_candidates(made)] == [False, True]

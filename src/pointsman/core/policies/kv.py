@@ -19,6 +19,7 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.load_price import load_price
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
+from pointsman.core.policies.weights import weighted_load
 
 OFFLOADED_CREDIT = 0.75
 WAITING_WEIGHT = 0.5
@@ -40,7 +41,7 @@ class Kv:
         if offloaded.any():
             new = new - OFFLOADED_CREDIT * offloaded
         waiting = WAITING_WEIGHT * view.column(Column.PREFILL_TOKENS)
-        price = load_price(view.load, rows, request.prompt_tokens)
+        price = load_price(weighted_load(view, rows), rows, request.prompt_tokens)
         scores = new + waiting + price
         row = least_row(scores, rows, rng)
         terms = {

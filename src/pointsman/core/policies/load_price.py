@@ -19,8 +19,10 @@ GUARD_FACTOR = 1.1
 GUARD_SLACK_REQUESTS = 4
 
 
-def load_price(load: NDArray[np.int64], rows: NDArray[np.intp], prompt_tokens: int) -> NDArray[np.float64]:
+def load_price(
+    load: NDArray[np.int64] | NDArray[np.float64], rows: NDArray[np.intp], prompt_tokens: int
+) -> NDArray[np.float64]:
     """Prefill tokens that the load of each worker is worth. `rows`: the eligible workers, at least one."""
-    guard = GUARD_FACTOR * int(np.add.reduce(load[rows])) / len(rows) + GUARD_SLACK_REQUESTS
+    guard = GUARD_FACTOR * float(np.add.reduce(load[rows])) / len(rows) + GUARD_SLACK_REQUESTS
     price: NDArray[np.float64] = LOAD_TOKENS * load + prompt_tokens * np.maximum(load - guard, 0.0)
     return price

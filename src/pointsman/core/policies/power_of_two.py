@@ -14,6 +14,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.policy import Timing, decision, rejection
+from pointsman.core.policies.weights import weighted_load
 
 
 class PowerOfTwo:
@@ -26,9 +27,9 @@ class PowerOfTwo:
         rows = view.eligible_rows()
         if not len(rows):
             return rejection(self.name, request, view, now_ms)
-        load = view.load
+        load = weighted_load(view, rows)
         drawn = rng.sample(rows.tolist(), min(2, len(rows)))
-        row = min(drawn, key=lambda r: int(load[r]))
+        row = min(drawn, key=lambda r: float(load[r]))
         chosen = np.zeros(len(view))
         chosen[drawn] = 1
         terms = {

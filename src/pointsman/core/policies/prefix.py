@@ -15,6 +15,7 @@ from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, FleetView
 from pointsman.core.policies.load_price import load_price
 from pointsman.core.policies.policy import Timing, decision, least_row, rejection
+from pointsman.core.policies.weights import weighted_load
 
 
 class Prefix:
@@ -28,7 +29,7 @@ class Prefix:
         if not len(rows):
             return rejection(self.name, request, view, now_ms)
         uncached = request.prompt_tokens - view.column(Column.CACHED_TOKENS)
-        price = load_price(view.load, rows, request.prompt_tokens)
+        price = load_price(weighted_load(view, rows), rows, request.prompt_tokens)
         scores = uncached + price
         row = least_row(scores, rows, rng)
         terms = {"uncached_tokens": uncached, "load_price_tokens": price}

@@ -1,4 +1,4 @@
-"""random: any eligible worker, with equal chance."""
+"""random: any eligible worker, with equal chance, or with chances by weight."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
 from pointsman.core.policies.policy import Timing, decision, rejection
+from pointsman.core.policies.weights import load_factors
 
 
 class RandomChoice:
@@ -22,5 +23,9 @@ class RandomChoice:
         rows = view.eligible_rows()
         if not len(rows):
             return rejection(self.name, request, view, now_ms)
-        row = int(rows[rng.randrange(len(rows))])
+        factors = load_factors(view, rows)
+        if factors is None:
+            row = int(rows[rng.randrange(len(rows))])
+        else:
+            row = int(rng.choices(rows.tolist(), (1 / factors[rows]).tolist())[0])
         return decision(self.name, request, view, now_ms, row, np.zeros(len(view)), "none")

@@ -164,11 +164,24 @@ def test_a_slower_worker_costs_more_and_unknown_ones_are_like_the_others() -> No
     assert decide(view(2), timing=FleetTimes({})).note == NOTHING_KNOWN
 
 
-def test_weights_make_a_worker_cheaper_or_dearer() -> None:
-    columns = loaded(2, 2) | {"weight_permille": [1000, 3000]}
-    made = decide(view(2, **columns))
-    assert made.worker == "w1/0"
-    assert made.scores[1] == pytest.approx(made.scores[0] / 3)
+@pytest.mark.parametrize(
+    ("running", "chosen"), [((2, 5), "w1/0"), ((2, 9), "w0/0"), ((0, 0), "w1/0"), ((0, 3), "w0/0")]
+)
+def test_a_worker_with_three_times_the_weight_is_to_have_three_times_the_load(
+    running: tuple[int, int], chosen: str
+) -> None:
+    made = decide(view(2, **loaded(*running), weight_permille=[1000, 3000]))
+    assert made.worker == chosen
+    assert made.terms["weight_ms"][1] == 0.0  # the heaviest one is judged as if there were no weights
+    assert made.terms["weight_ms"][0] > 0.0
+
+
+def test_weights_are_relative_and_those_of_workers_that_may_not_be_chosen_count_for_nobody() -> None:
+    heavy, light = (decide(view(2, **loaded(2, 5), weight_permille=w)) for w in ([1000, 3000], [500, 1500]))
+    assert (heavy.scores == light.scores).all()
+    alone = decide(view(2, **loaded(2, 5), weight_permille=[1000, 3000], exclusion=[0, int(Exclusion.DRAINING)]))
+    assert alone.terms["weight_ms"].tolist() == [0.0, 0.0]
+    assert "weight_ms" not in decide(view(2, **loaded(2, 5), weight_permille=[3000, 3000])).terms
 
 
 def test_an_adapter_that_has_to_be_loaded_costs_its_learned_time() -> None:

@@ -73,6 +73,17 @@ def test_a_new_worker_gets_its_share_and_not_everything(seed: int, groups: int) 
     assert 0.5 * fair <= first_minute[3] <= 2 * fair
 
 
+@pytest.mark.parametrize(("own", "per_s"), [(400, 60), (4_000, 8), (400, 6)])
+def test_workers_of_half_the_weight_get_less_and_are_not_left_out(own: int, per_s: float) -> None:
+    """A third of the load is theirs, somewhat more while caches fill and where there is hardly any load; at twice the
+    price, which weights once were, such workers got nearly nothing then."""
+    trace = requests(500, per_s, 7, own=own)
+    fleet = WorkerGroup(profile=ENGINE, count=2), WorkerGroup(profile=ENGINE, count=2, weight=0.5)
+    for policy in (Cost(), *(PolicyRegistry().get(name) for name in ("kv", "least_loaded", "random"))):
+        dealt = shares(run(trace, *fleet, policy=policy), 4)
+        assert 0.25 <= dealt[2:].sum() / dealt.sum() <= 0.46, policy.name
+
+
 @pytest.mark.parametrize("seats", [4, 8])
 def test_engines_with_few_seats_are_not_queued_at_for_what_they_have_cached(seats: int) -> None:
     """A prompt of a thousand shared tokens takes a tenth of a second, a seat several: no cache is worth that wait."""

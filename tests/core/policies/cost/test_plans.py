@@ -434,7 +434,7 @@ class TestWhatIsTold:
         view = fleet(
             "pdd",
             adapter_missing=[0, 0, 1],
-            weight_permille=[1000, 2000, 1000],
+            weight_permille=[1000, 1000, 2000],
             slo_decoding=[0, 3, 0],
             slo_tpot_us=[0, 90_000, 0],
             running=[0, 3, 0],
@@ -443,7 +443,7 @@ class TestWhatIsTold:
         )
         made = decide(view, request=replace(REQUEST, slo=Slo(50.0, 30.0)))
         assert term(made, "slo_ms", prefill=0, decode=1) > 0
-        assert term(made, "weight_ms", prefill=0, decode=1) < 0
+        assert term(made, "weight_ms", prefill=0, decode=1) > term(made, "weight_ms", prefill=0, decode=2) == 0
         assert term(made, "adapter_ms", prefill=0, decode=2) == 70.0
         assert made.plans is not None
         assert np.allclose(np.sum(list(made.plans.terms.values()), axis=0), made.plans.scores)

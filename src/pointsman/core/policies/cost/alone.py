@@ -14,10 +14,9 @@ from pointsman.core.policies.cost.load import CostLoad, Floats, cost_load
 from pointsman.core.policies.cost.placement import placement_ms
 from pointsman.core.policies.cost.promises import others_misses_ms, own_misses_ms
 from pointsman.core.policies.policy import highest
+from pointsman.core.policies.weights import load_factors
 from pointsman.core.timing.fleet_times import TimeRows
 from pointsman.core.timing.prediction import DEFAULT_BUDGET_TOKENS
-
-ORDINARY_WEIGHT = 1000
 
 
 class Alone(NamedTuple):
@@ -61,14 +60,8 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     step_ms = times.a + times.b * load.there + times.c * load.context
     overhead_ms = times.overhead_ms if load.seat_steps is None else times.overhead_ms + load.seat_steps * step_ms
     ttft_ms = first_token_ms(load, times.d, overhead_ms, step_ms, computed)
-    decode_step_ms = (
-        times.a
-        + times.b * (load.there + float(request.sequences))
-        + times.c * (load.context + request.sequences * own_context)
-    )
-    beside = np.minimum(output * load.there, view.table[Column.REMAINING_TOKENS])
-    if request.sequences != 1:
-        beside = beside * request.sequences
+    decode_step_ms = decoding_ms(request, load, times, own_context)
+    beside = beside_tokens(request, view, load)
     coming_per_ms = view.outlook.arrivals_per_s / 1000 / len(rows)
     again = recomputations(view)
     caches = filled(view, rows)
@@ -96,9 +89,14 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     missing = view.table[Column.ADAPTER_MISSING]
     if np.count_nonzero(missing):
         terms["adapter_ms"] = view.outlook.adapter_load_ms * missing
-    weight = view.table[Column.WEIGHT_PERMILLE]
-    if np.count_nonzero(weight != ORDINARY_WEIGHT):
-        terms["weight_ms"] = heaviness(weight) * total(terms)
+    factors = load_factors(view, rows)
+    if factors is not None:
+        counted = times_counted(request, load, factors, own_context)
+        step = times.a + times.b * counted.there + times.c * counted.context
+        ttft = first_token_ms(counted, times.d, overhead_ms, step, computed)
+        completion = ttft + max(0.0, output - 1) * decoding_ms(request, counted, times, own_context)
+        slowdown = beside_tokens(request, view, counted, factors) * beside_token_ms + coming_per_ms * ttft * ttft
+        terms["weight_ms"] = ttft + completion + slowdown - (ttft_ms + completion_ms + terms["slowdown_ms"])
     return Alone(
         load,
         overhead_ms,
@@ -115,11 +113,37 @@ def alone(request: Request, view: FleetView, times: TimeRows, rows: NDArray[np.i
     )
 
 
-def heaviness(weight_permille: NDArray[np.int64]) -> Floats:
-    """1 / weight − 1: what is added to a score for each unit of it."""
-    # Rows of views that were made by hand may have no weight.
-    rest: Floats = ORDINARY_WEIGHT / np.where(weight_permille > 0, weight_permille, ORDINARY_WEIGHT) - 1
-    return rest
+def decoding_ms(request: Request, load: CostLoad, times: TimeRows, own_context: float) -> Floats:
+    """A step in which the request decodes beside those who are there."""
+    step_ms: Floats = (
+        times.a
+        + times.b * (load.there + float(request.sequences))
+        + times.c * (load.context + request.sequences * own_context)
+    )
+    return step_ms
+
+
+def beside_tokens(request: Request, view: FleetView, load: CostLoad, factors: Floats | None = None) -> Floats:
+    """Tokens that others get while the request decodes. `factors`: how often those to come for them count."""
+    to_come = view.table[Column.REMAINING_TOKENS]
+    tokens: Floats = np.minimum(
+        view.outlook.output_tokens * load.there, to_come if factors is None else to_come * factors
+    )
+    return tokens if request.sequences == 1 else tokens * request.sequences
+
+
+def times_counted(request: Request, load: CostLoad, factors: Floats, own_context: float) -> CostLoad:
+    """The load as often as it counts: sequences with the request, which is no part of them afterwards (weights.py)."""
+    more = factors - 1
+    there = load.there + more * (load.there + request.sequences)
+    waiting = load.waiting * factors
+    return load._replace(
+        waiting=waiting,
+        decoding=there - waiting,
+        there=there,
+        prefill=load.prefill * factors,
+        context=load.context + more * (load.context + request.sequences * own_context),
+    )
 
 
 def total(terms: dict[str, Floats]) -> Floats:

@@ -15,7 +15,7 @@ context; the request has P prompt tokens of which n are new there, and an answer
     placement   what the requests cost that new content will draw there: placement.py
     slo         what is wasted by promises that will be broken: promises.py
     adapter     the time to load the request's LoRA adapter, where it is not there
-    weight      all that by (1 / weight − 1)
+    weight      ttft + completion + slowdown with loads counted as often as weights say (weights.py), less without
 
 The wait for a seat: where a worker computes at most S sequences at once and as many are there, of which each has r
 tokens to come, somebody gets up every r/S steps, and it waits for as many as are ahead of it. N and C are then those

@@ -21,7 +21,8 @@ wait there, all that wait there for a first token; whichever are more.
                 of prefill and decode apart. It moves the score by at most 2·ttft there, for each request that comes to
                 the worker meanwhile (A·ttft of them): see below
     risk        what the times are expected to exceed their medians by, beyond that of the best worker alone
-    slo, adapter, weight: as ever, at both
+    slo, adapter: as ever, at both
+    weight      the mean of both workers', as if each computed all of it
 
 Relief in full, N·d·n, would have first tokens wait for slow links and in long queues for the sake of others whenever
 many decode. It pays where prompts come faster than a worker is through with them, as then it is those with prompts who
@@ -40,15 +41,7 @@ from numpy.typing import NDArray
 
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import STAGE_PREFILL, Column, FleetView
-from pointsman.core.policies.cost.alone import (
-    ORDINARY_WEIGHT,
-    Alone,
-    backlog_ms,
-    heaviness,
-    joining_ms,
-    stepped_ms,
-    total,
-)
+from pointsman.core.policies.cost.alone import Alone, backlog_ms, joining_ms, stepped_ms
 from pointsman.core.policies.cost.load import CostLoad, Floats
 from pointsman.core.policies.cost.promises import misses_at_ms, own_misses_ms
 from pointsman.core.policies.pairs import Mask, Passing, incoming
@@ -167,10 +160,9 @@ def move_terms(scene: Scene, links: LinkRows, moves: Moves) -> dict[str, Floats]
     missing = table[Column.ADAPTER_MISSING]
     if np.count_nonzero(missing):
         terms["adapter_ms"] = view.outlook.adapter_load_ms * (missing[answers] + apart * missing[computes])
-    weight = table[Column.WEIGHT_PERMILLE]
-    if np.count_nonzero(weight != ORDINARY_WEIGHT):
-        heavy = heaviness(weight)
-        terms["weight_ms"] = (heavy[answers] + heavy[computes]) / 2 * total(terms)
+    weight = alone.terms.get("weight_ms")
+    if weight is not None:
+        terms["weight_ms"] = (weight[answers] + weight[computes]) / 2
     return terms
 
 
