@@ -15,7 +15,6 @@ from pointsman.core.model.transfer import USUAL_RULES, TransferRules
 from pointsman.core.timing.link_priors import USUAL_PRIORS, LinkPriors
 from pointsman.core.timing.step import StepCoefficients
 from pointsman.core.trials.arms import By
-from pointsman.edge.cluster.etcd.access import EtcdTrust
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.replicas.settings import ReplicaSettings
 from pointsman.edge.configuration.auth import Auth
@@ -41,7 +40,7 @@ from pointsman.edge.serving.workers.settings import DiscoverySettings
 from pointsman.edge.serving.workers.source import source_of
 from pointsman.edge.traces.profile_file import load_profile
 from pointsman.edge.wire.http1_server import ServerLimits
-from pointsman.edge.wire.trust import Trusts
+from pointsman.edge.wire.trust import Trust, Trusts
 
 
 def _nowhere() -> TokenizerPlaces:
@@ -143,7 +142,7 @@ class FrontendSettings:
     """Of the policies' random numbers; None: another one each start."""
 
     @property
-    def etcd_trusts(self) -> tuple[EtcdTrust, ...]:
+    def etcd_trusts(self) -> tuple[Trust, ...]:
         """How etcd is checked, for whatever asks it."""
         access = (self.discovery.etcd, None if self.replicas.etcd is None else self.replicas.etcd.access)
         return tuple(one.trust for one in access if one is not None and one.trust is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,20 +42,31 @@ _OTHER_NAME = (62, 64)
 
 
 class Trust:
-    """Of one or more engines. Connections take `context` when they are made, so it may be replaced any time."""
+    """Of one or more servers. Connections take `context` when they are made, so it may be replaced any time."""
 
-    __slots__ = ("_make", "context", "server_name")
+    __slots__ = ("_files", "_make", "context", "server_name")
 
-    def __init__(self, make: Callable[[], ssl.SSLContext], server_name: str | None = None) -> None:
-        """`make` may raise ConfigError, here and in `renew`."""
+    def __init__(
+        self, make: Callable[[], ssl.SSLContext], files: Iterable[str | None] = (), server_name: str | None = None
+    ) -> None:
+        """`make` reads the `files`. It may raise ConfigError: here, never again."""
         self._make = make
+        self._files = tuple(Path(name) for name in files if name is not None)
         self.context = make()
         self.server_name = server_name
         """That certificates have to hold; None: the host of the URL."""
 
-    def renew(self) -> None:
-        """Read the files again; connections that exist go on. Raises ConfigError, and nothing has changed."""
-        self.context = self._make()
+    def files(self) -> list[Path]:
+        """All that are read."""
+        return list(self._files)
+
+    def renew(self) -> list[str]:
+        """Read the files again; connections that exist go on. What is wrong with them, and then nothing has changed."""
+        try:
+            self.context = self._make()
+        except ConfigError as error:
+            return [str(error)]
+        return []
 
 
 class Trusts:
@@ -108,33 +119,35 @@ class Trusts:
 
     def files(self) -> list[Path]:
         """All that are read."""
-        every = [*([] if self._tls is None else [self._tls]), *self._own]
-        return [Path(name) for tls in every for name in (tls.ca, tls.certificate, tls.key) if name is not None]
+        return [file for trust in self._all() for file in trust.files()]
 
     def renew(self) -> list[str]:
         """Read all files again; what is wrong with some, for which what was read before holds."""
-        return list(self._renew())
+        return [fault for trust in self._all() for fault in trust.renew()]
 
-    def _renew(self) -> Iterator[str]:
-        for trust in {id(each): each for each in (self._default, *self._own.values()) if each is not None}.values():
-            try:
-                trust.renew()
-            except ConfigError as error:
-                yield str(error)
+    def _all(self) -> list[Trust]:
+        return [trust for trust in (self._default, *self._own.values()) if trust is not None]
 
 
 def _trust(tls: EngineTls, where: str) -> Trust:
-    return Trust(lambda: _context(tls, where), tls.server_name)
+    return trust_of(tls.ca, tls.certificate, tls.key, where, tls.server_name)
 
 
-def _context(tls: EngineTls, where: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{where}.ca: can't use {tls.ca!r}: {file_reason(error)}") from error
-    if tls.certificate is not None:
-        load_chain(context, tls.certificate, tls.key, where)
-    return context
+def trust_of(
+    authorities: str | None, certificate: str | None, key: str | None, where: str, server_name: str | None = None
+) -> Trust:
+    """From PEM files; no authorities: those of the system. Raises ConfigError that names the file and `where`."""
+
+    def made() -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=authorities)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"{where}.ca: can't use {authorities!r}: {file_reason(error)}") from error
+        if certificate is not None:
+            load_chain(context, certificate, key, where)
+        return context
+
+    return Trust(made, (authorities, certificate, key), server_name)
 
 
 def load_chain(context: ssl.SSLContext, certificate: str, key: str | None, where: str) -> None:

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.etcd import Etcd
 from pointsman.edge.configuration.secret import secret_of_environment
-from pointsman.edge.wire.trust import Trust, file_reason, load_chain
-
-
-class EtcdTrust:
-    """How etcd is checked, and what it is shown; from files that can be read again. Raises ConfigError, here and never
-    again."""
-
-    def __init__(self, section: Etcd) -> None:
-        self._section = section
-        self._trust = Trust(lambda: _ssl_context(section))
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """For connections that are made now."""
-        return self._trust.context
-
-    def files(self) -> list[Path]:
-        """All that are read."""
-        section = self._section
-        return [Path(name) for name in (section.ca, section.certificate, section.key) if name is not None]
-
-    def renew(self) -> list[str]:
-        """Read the files again; what is wrong with them, and then what was read before holds."""
-        try:
-            self._trust.renew()
-        except ConfigError as error:
-            return [str(error)]
-        return []
+from pointsman.edge.wire.trust import Trust, trust_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +19,7 @@ class EtcdAccess:
     """Base URLs of client ports, tried in this order."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
-    trust: EtcdTrust | None = None
+    trust: Trust | None = None
     timeout_s: float = 3.0
     """For one endpoint to answer."""
 
@@ -58,11 +29,12 @@ class EtcdAccess:
 
         Raises ConfigError when it is missing or a certificate can't be used.
         """
+        plain = section.ca is None and section.certificate is None
         return cls(
             endpoints=tuple(str(endpoint) for endpoint in section.endpoints),
             user=section.user,
             password=_password(section, environ),
-            trust=None if section.ca is None and section.certificate is None else EtcdTrust(section),
+            trust=None if plain else trust_of(section.ca, section.certificate, section.key, "etcd"),
             timeout_s=section.timeout.s,
         )
 
@@ -74,13 +46,3 @@ def _password(section: Etcd, environ: Mapping[str, str]) -> str | None:
         return secret_of_environment(section.password_env, environ).reveal()
     except ConfigError as error:
         raise ConfigError(f"etcd.password_env: {error}".replace("api_key_env", "password_env")) from None
-
-
-def _ssl_context(section: Etcd) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=section.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"etcd.ca: can't use {section.ca!r}: {file_reason(error)}") from None
-    if section.certificate is not None:
-        load_chain(context, section.certificate, section.key, "etcd")
-    return context
