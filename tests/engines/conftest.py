@@ -24,6 +24,8 @@ from support.free_ports import free_port
 START_LIMIT_S = 600.0
 STOP_LIMIT_S = 20.0
 KEY = "key-of-the-engine"
+GENTLE_WAITS = Path(__file__).parent / "setup" / "gentle_waits"
+"""On the path of engines: none of them spins on the cores that all share."""
 
 
 def _setting(name: str) -> Path:
@@ -130,7 +132,7 @@ class Server:
 
 def start(name: str, command: Sequence[str], port: int, log: Path, env: Mapping[str, str]) -> Server:
     """Starts a process in a group of its own, so that `stop` reaches its children too."""
-    launch = Launch(command, log, env)
+    launch = Launch(command, log, {"PYTHONPATH": str(GENTLE_WAITS), **env})
     return Server(name, launch, launch.start(), port)
 
 

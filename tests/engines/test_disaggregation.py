@@ -20,6 +20,7 @@ from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.wire.http1_client import Origin, UpstreamPool
 from support.fetch import Response, fetch
+from support.patient_timeouts import PATIENT_TIMEOUTS
 from support.told_streams import hear
 from support.waiting import eventually
 
@@ -76,7 +77,15 @@ async def front_end(apart: dict[str, Any]) -> AsyncIterator[Frontend]:
     rules = TransferRules(TransferMode.ALWAYS)
     # Only a request finds out who is dead: nobody probes again while a test lasts.
     frontend = Frontend(
-        FrontendSettings(sources=sources, port=0, admin_port=0, seed=1, transfer=rules, heartbeat_s=600.0)
+        FrontendSettings(
+            sources=sources,
+            port=0,
+            admin_port=0,
+            seed=1,
+            transfer=rules,
+            heartbeat_s=600.0,
+            timeouts=PATIENT_TIMEOUTS,
+        )
     )
     await frontend.start()
     try:

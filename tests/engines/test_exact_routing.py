@@ -22,7 +22,7 @@ JOIN_LIMIT_S = 300.0
 CHECKED = "KV events checked: its tokens and blocks are those of the router"
 CONFIGURATION = """\
 control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true,
-  health: {{outliers: false, canary_limit: 60s}}}}
+  health: {{outliers: false, canary_limit: 60s}}, timeouts: {{connect: 60s}}}}
 {routing}
 execution-group:
   nodes:

@@ -31,7 +31,7 @@ RUN_S, STOPPED_S = 0.02, 0.48
 CONFIGURATION = """\
 control-plane:
   {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 5s, debug_headers: true,
-  health_canary: false, health: {{outliers: false}}}}
+  health_canary: false, health: {{outliers: false}}, timeouts: {{connect: 60s}}}}
 execution-group:
   nodes:
     - {{name: one, url: "{one}", gpu_count: 0, api_key_env: KEY_OF_ONE}}

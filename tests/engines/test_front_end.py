@@ -23,7 +23,7 @@ LIMIT_S = 120.0
 MESSAGES = [{"role": "user", "content": "How long is a piece of string?"}]
 CONFIGURATION = """\
 control-plane: {{listen_port: {port}, admin_port: {admin_port}, heartbeat_interval: 2s, debug_headers: true,
-  health: {{outliers: false, canary_limit: 60s}}}}
+  health: {{outliers: false, canary_limit: 60s}}, timeouts: {{connect: 60s}}}}
 execution-group:
   nodes:
     - {{name: vllm, url: "{vllm}", gpu_count: 0, api_key_env: KEY_OF_VLLM}}

@@ -17,6 +17,7 @@ from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.settings import FrontendSettings
 from pointsman.edge.wire.http1_client import Origin, UpstreamPool
 from support.fetch import fetch
+from support.patient_timeouts import PATIENT_TIMEOUTS
 from support.told_streams import Heard, hear
 from support.waiting import eventually
 
@@ -53,7 +54,15 @@ async def front_end(vllms: dict[str, Any]) -> AsyncIterator[Frontend]:
     # Where cores are shared one of them may be slow; it shall get its share of the streams all the same.
     health = HealthSettings(outliers=False, canary=False)
     frontend = Frontend(
-        FrontendSettings(sources=sources, port=0, admin_port=0, seed=1, policy="round_robin", health=health)
+        FrontendSettings(
+            sources=sources,
+            port=0,
+            admin_port=0,
+            seed=1,
+            policy="round_robin",
+            health=health,
+            timeouts=PATIENT_TIMEOUTS,
+        )
     )
     await frontend.start()
     try:

@@ -29,6 +29,8 @@ class Kept:
         self.names: set[str] = set()
         self.freed_by: list[str] = []
         self.computed = 0
+        self.deaf = 0
+        """Calls to free that nobody answers yet."""
 
     def install(self, fleet: VirtualFleet) -> None:
         for number, engine in enumerate(fleet.engines):
@@ -46,6 +48,9 @@ class Kept:
                 return
             kept = params.get("remote_request_id")
             if kept is not None and body.get("logprobs") == 1_000_000:
+                if self.deaf:
+                    self.deaf -= 1
+                    await asyncio.get_running_loop().create_future()
                 self.names.discard(kept)
                 self.freed_by.append(name)
                 responder.send(400, JSON, b'{"error":{"message":"no"}}')
@@ -119,5 +124,21 @@ def test_where_there_is_no_other_one_its_lease_ends_it_and_one_line_says_so(capl
         for _, task, _ in asked:
             task.cancel()
         await asyncio.gather(*(task for _, task, _ in asked), return_exceptions=True)
+
+    scene(main, 1)
+
+
+def test_an_engine_that_stands_still_when_it_is_told_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(fleet: VirtualFleet, kept: Kept) -> None:
+        kept.deaf = 2
+        _, task, _ = fleet.chat()
+        await fleet.until(lambda: kept.computed == 1)
+        await asyncio.sleep(0.5)
+        assert kept.names, "its client leaves between the legs"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await fleet.until(lambda: not kept.names, 30.0)
+        assert kept.freed_by == ["e1"]
+        assert "until its lease ends" not in caplog.text
 
     scene(main, 1)

@@ -35,6 +35,7 @@ from pointsman.edge.serving.legs.why import (
     LEFT_TO_THE_CLIENT,
     NOT_OF_THE_TRANSFER,
     NOT_THERE,
+    ONLY_LATE,
     SURELY_A_BLOCK_TOKENS,
     TAKEN_AWAY,
     Why,
@@ -49,6 +50,8 @@ from pointsman.edge.wire.usage import usage_of_body
 
 HOLD_WITHIN_S = 5.0
 """For a call that only keeps what is there."""
+MORE_TRIES_TO_FREE = 2
+"""Where an engine does not say that it heard."""
 _MOST_REFUSALS = 50
 """Different ones that are logged."""
 
@@ -407,16 +410,27 @@ class Legs:
 
     async def _freeing(self, split: Split, wanted: LegRequest, call: EngineCall) -> None:
         await call.run(self._pool)
-        if wanted.at_decode and call.fault in NOT_THERE:
-            reader = another_reader(self._ledger.view(split.request, {call.worker}), split.other.worker)
-            again = None if reader is None else self._sender.freeing(reader, wanted)
-            if again is not None:
-                call = again
-                await call.run(self._pool)
+        for _ in range(MORE_TRIES_TO_FREE):
+            again = self._freeing_again(split, wanted, call)
+            if again is None:
+                break
+            call = again
+            await call.run(self._pool)
         if wanted.refused and 400 <= call.status < 500:
             return
         if not call.answered and call.status != 404:  # that is gone already
             _log.warning("%s: KV that nobody fetches is kept until its lease ends: %s", call.worker, call.reason)
+
+    def _freeing_again(self, split: Split, wanted: LegRequest, call: EngineCall) -> EngineCall | None:
+        """After one that may not have been heard. None: it was, or nobody else can be told."""
+        if call.fault not in NOT_THERE:
+            return None
+        if wanted.at_decode:
+            reader = another_reader(self._ledger.view(split.request, {call.worker}), split.other.worker)
+            again = None if reader is None else self._sender.freeing(reader, wanted)
+            if again is not None:
+                return again
+        return self._sender.freeing(call.worker, wanted) if call.fault in ONLY_LATE else None
 
     # ---- taking legs away
 

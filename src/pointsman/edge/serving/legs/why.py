@@ -44,6 +44,9 @@ TAKEN_AWAY = frozenset((Why.GIVEN_UP, Why.STUCK, Why.DRAINED))
 NOT_THERE = frozenset((Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.LOST, Fault.LATE))
 """Faults of an engine that was to say that KV is not needed: another one that can read it may say so."""
 
+ONLY_LATE = frozenset((Fault.CONNECT_LATE, Fault.LATE))
+"""Faults of an engine that stands still, and may hear of it yet."""
+
 NOT_OF_THE_TRANSFER = frozenset(
     (Fault.UNREACHABLE, Fault.CONNECT_LATE, Fault.OVERLOADED, Fault.LOST, Fault.LATE),
 )
