@@ -257,7 +257,9 @@ def _start_sglang(python: str, model: str, logs: Path, *, name: str = "SGLang", 
     command = [
         *(python, "-m", "sglang.launch_server", "--model-path", model, "--served-model-name", "tiny"),
         *("--host", "127.0.0.1", "--port", str(port), "--device", "cpu"),
-        *("--page-size", "16", "--max-total-tokens", "8192", "--context-length", "4096", *options),
+        *("--page-size", "16", "--max-total-tokens", "8192", "--context-length", "4096"),
+        # It would poll for work with all the time of a core.
+        *("--sleep-on-idle", *options),
     ]
     # As long as vLLM's, for the same reason.
     env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SGLANG_TIMEOUT_KEEP_ALIVE": "600"}

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sysconfig
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.engines
@@ -26,6 +28,7 @@ from pointsman.app.cli.main import main
 sys.argv[0] = "pointsman"
 main()
 """
+IDLE_S = 3.0
 WORDS = "the river and the old man who said that his work was good " * 30
 
 
@@ -73,6 +76,11 @@ def info(url: str) -> dict[str, Any]:
         return dict(json.load(answer))
 
 
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
 def moved(prefill: str, decode: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What was told of the transfer, and the choices."""
     first = ask(prefill, {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}})
@@ -91,6 +99,13 @@ def test_kv_moves_over_nixl_and_answers_are_the_same(python: str) -> None:
         # And once more, over what is connected already, the other way round.
         told, _ = moved(d, p)
         assert "failure" not in told
+        # Both do nothing now, and take little of a core for it.
+        both = [child for child in psutil.Process().children() if child.cmdline()[-2:] == ["--kv-transport", "nixl"]]
+        assert len(both) == 2
+        before_s = [cpu_s(process) for process in both]
+        time.sleep(IDLE_S)
+        for process, spent_s in zip(both, before_s, strict=True):
+            assert cpu_s(process) - spent_s < IDLE_S / 4
 
 
 def test_nixl_comes_first_and_its_absence_is_no_obstacle(python: str) -> None:

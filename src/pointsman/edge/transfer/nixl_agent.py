@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +25,8 @@ from pointsman.edge.transfer.messages import NixlOffer
 STAGING_BYTES = 32 << 20
 _MOST_PEERS = 64
 _POLL_S = 20e-6
+_IDLE_US = 1000
+"""How long the thread of an agent sleeps at most between two looks at its connections; what arrives wakes it sooner."""
 
 
 def nixl_installed() -> bool:
@@ -47,7 +49,8 @@ class NixlAgent:
         try:
             api = importlib.import_module("nixl._api")
             configuration = api.nixl_agent_config(backends=[backend])
-            self._agent: Any = api.nixl_agent(f"pointsman-{uuid.uuid4().hex}", configuration)
+            with _that_sleep(api):
+                self._agent: Any = api.nixl_agent(f"pointsman-{uuid.uuid4().hex}", configuration)
             areas = [(memory.address, memory.array.nbytes), (self._staging.ctypes.data, self._staging.nbytes)]
             described = self._agent.get_reg_descs([(start, size, 0, "") for start, size in areas], "DRAM")
             self._registered = self._agent.register_memory(described)
@@ -128,3 +131,25 @@ class NixlAgent:
         if name is not None:
             with contextlib.suppress(Exception):
                 self._agent.remove_remote_agent(name)
+
+
+@contextlib.contextmanager
+def _that_sleep(api: Any) -> Iterator[None]:
+    """Agents that are made meanwhile do. NIXL's Python interface sets a wait of 0, which takes a core's whole time."""
+    bindings = getattr(api, "nixlBind", None)
+    usual = getattr(bindings, "nixlAgentConfig", None)
+    wait = getattr(usual, "pthrDelay", None)
+    if bindings is None or usual is None or wait is None:  # another version's business
+        yield
+        return
+
+    class Configuration(usual):  # type: ignore[misc]
+        """As the interface makes it, but for the wait."""
+
+        pthrDelay = property(wait.fget, lambda self, us: wait.fset(self, us or _IDLE_US))  # noqa: N815
+
+    bindings.nixlAgentConfig = Configuration
+    try:
+        yield
+    finally:
+        bindings.nixlAgentConfig = usual
