@@ -22,6 +22,7 @@ class Found:
     moving_comparisons: list[Any] = field(default_factory=list)
     together: Fleet = field(default=Fleet("3 workers", ()))
     split: Fleet | None = field(default=Fleet("1:2", ()))
+    split_policy: str = "kv"
 
 
 def found(ttft_ms: float, e2e_ms: float = 5_000.0, apart: float = 0.2, fetched: float = 0.1) -> Any:
@@ -75,6 +76,16 @@ def test_gains_and_losses_stand_side_by_side() -> None:
 def test_kv_that_hardly_moves_is_no_difference() -> None:
     first, _ = moving(found(400.0, apart=0.001, fetched=0.0))
     assert "KV hardly ever moves between 3 workers for both stages" in first
+
+
+def test_a_split_by_the_policy_that_decides_is_not_compared_a_second_time() -> None:
+    findings = found(401.0)
+    findings.split_policy = "cost"
+    assert moving(findings)[1] == "On 1:2 it decides by request, too: 40 % of the prompts are computed apart."
+    # Where KV that moves is better on workers for both stages as well, the split has to be compared with that.
+    findings = found(200.0)
+    findings.split_policy = "cost"
+    assert "against workers for both stages: P50 TTFT" in moving(findings)[1]
 
 
 def test_nothing_is_said_of_what_was_not_simulated() -> None:

@@ -60,11 +60,12 @@ def test_json_has_the_numbers_and_the_text(advise: Advise, tmp_path: Path, capsy
     assert answer["slo_assumed"] is False
     assert answer["target"] == 0.9
     assert answer["fleet"]["enough"] is True
-    assert set(answer["fleet"]["load"]) == {"round_robin", "prefix", "kv"}
+    assert set(answer["fleet"]["load"]) == {"round_robin", "cost", "prefix", "kv"}
+    assert answer["layer_policy"] == "cost"
     assert answer["split"]["best_ratio"] == "1:1"
     assert answer["comparison"]["seeds"] == 2
     policies = [each["policy"] for each in answer["comparison"]["points"][0]["policies"]]
-    assert policies == ["round_robin", "least_loaded", "prefix", "kv"]
+    assert policies == ["round_robin", "least_loaded", "cost", "prefix", "kv"]
 
 
 def test_the_same_answer_in_any_number_of_processes(advise: Advise, tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_the_report_begins_with_the_answer(advise: Advise, tmp_path: Path) -> No
     assert page.startswith("<!doctype html>")
     assert "<p>No. " in page
     assert "least_loaded" in page
+    assert "cost" in page
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,17 @@ from pointsman.app.advice.findings import SPLIT, Findings
 from pointsman.app.advice.fleet_words import apart, gpus, stages
 from pointsman.app.advice.limits import Limit
 from pointsman.app.advice.moving_words import by_request, moved_share, moving
+from pointsman.app.advice.policy_words import policy
+from pointsman.app.advice.preference import layer_policy
 from pointsman.app.advice.worth import recommended, too_little, undecided, worth
-from pointsman.app.advice.worth_words import coordination, headline, policy
+from pointsman.app.advice.worth_words import coordination, headline
 from pointsman.app.experiments.summary import summarize
 
 
 def advice(findings: Findings, notes: tuple[str, ...] = ()) -> Advice:
     """Answer a question from its findings; `notes` on the trace go to what is not known."""
     question, text = findings.question, headline(findings)
+    unknown_yet = too_little(findings) or undecided(findings)
     sections = (
         Section("Policy", policy(findings)),
         Section("GPUs", gpus(findings)),
@@ -47,7 +50,8 @@ def advice(findings: Findings, notes: tuple[str, ...] = ()) -> Advice:
         seeds=question.seeds,
         worth=worth(findings).value,
         headline=text,
-        policy=None if too_little(findings) or undecided(findings) else recommended(findings),
+        policy=None if unknown_yet else recommended(findings),
+        layer_policy=None if unknown_yet else layer_policy(findings),
         fleet=_fleet(findings),
         split=_split(findings),
         cache=_cache(findings),

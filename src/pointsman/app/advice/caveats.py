@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pointsman.app.advice import figures
-from pointsman.app.advice.findings import Findings
+from pointsman.app.advice.findings import DEFAULT, Findings
 from pointsman.app.advice.idle import quantile
-from pointsman.app.advice.laboratory import BY_REQUEST, NEED_EVENTS, NOISE
+from pointsman.app.advice.laboratory import NEED_EVENTS, NOISE
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.experiments.comparison import SIGNIFICANCE
 from pointsman.app.experiments.oversize import cut_note, oversize_note
@@ -43,8 +43,13 @@ def assumed(findings: Findings) -> list[str]:
         f"{figures.percent(SIGNIFICANCE)} of such experiments."
     )
     said.extend(_speed(profile) for profile in _profiles(findings))
-    if NEED_EVENTS & findings.policies.keys():
-        said.append("For kv the engines tell which KV blocks they hold; the other policies do without.")
+    if DEFAULT in findings.policies:
+        said.append(
+            f"{DEFAULT}, the default, is preferred to others that know what is cached: only one that is surely and "
+            "noticeably better is advised instead."
+        )
+    if findings.traffic.caches is not None and (hear := [name for name in findings.policies if name in NEED_EVENTS]):
+        said.append(f"For {listed(hear)} the engines tell which KV blocks they hold; the other policies do without.")
     if findings.split is not None:
         link = question.setup.link
         over = "the network that is usual for these GPUs" if link is None else f"{link.name}, {link.gb_per_s:g} GB/s"
@@ -98,11 +103,10 @@ def unknown(findings: Findings) -> list[str]:
     setup = replace(question.setup, groups=findings.together.groups)
     notes = (oversize_note(findings.excerpt.trace, [setup]), cut_note(findings.excerpt.trace, [setup]))
     said.extend(f"{note[0].upper()}{note[1:]}." for note in notes if note is not None)
-    if len(findings.policies) > 1:
-        best = findings.aware or findings.plain
+    if caches is not None and DEFAULT in findings.policies:
         said.append(
-            f"Whether {BY_REQUEST}, which decides where no policy is set, does better than {best}: pointsman simulate "
-            f"--policy {BY_REQUEST},{best} tells."
+            f"How {DEFAULT} does where engines send no KV events: it then goes by what was sent to them (pointsman "
+            f"simulate --policy {DEFAULT} --no-kv-events tells)."
         )
     said.append(
         "Not modelled: tokenizing and networks before the engines, several front ends, speculative decoding, engines "

@@ -6,18 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from pointsman.app.advice.choice import DECIDES_MOVING, beats, compared, simplest
+from pointsman.app.advice.choice import DECIDES_MOVING, compared, simplest
 from pointsman.app.advice.excerpt import Excerpt, busiest, coarse_block_tokens
-from pointsman.app.advice.findings import APART, AWARE, MOVING, PLAIN, SPLIT, TOGETHER, Findings
+from pointsman.app.advice.findings import APART, AWARE, DEFAULT, MOVING, PLAIN, SPLIT, TOGETHER, Findings
 from pointsman.app.advice.fleets import Fleet, of_size
 from pointsman.app.advice.idle import works_ms
-from pointsman.app.advice.laboratory import BY_REQUEST, SIMPLEST_FIRST, Case, Laboratory
+from pointsman.app.advice.laboratory import BY_REQUEST, Case, Laboratory
 from pointsman.app.advice.limits import AS_IT_IS, LOADS, Limit, limits
+from pointsman.app.advice.preference import preferred
 from pointsman.app.advice.question import Question
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.split import best_split
 from pointsman.app.advice.traffic import traffic
-from pointsman.app.advice.worth import more_load, recommended
+from pointsman.app.advice.worth import recommended
 from pointsman.app.experiments.conduct import Progress
 from pointsman.core.timing.profiles import Profile
 
@@ -56,16 +57,18 @@ def _shortened(question: Question) -> tuple[Question, Excerpt]:
 def _tried(findings: Findings) -> tuple[str, ...]:
     if findings.together.workers == 1:
         return PLAIN[:1]
-    return PLAIN if findings.traffic.caches is None else SIMPLEST_FIRST
+    # Where nobody knows what prompts share the default still reckons with loads; the others have nothing to go by.
+    return (*PLAIN, DEFAULT) if findings.traffic.caches is None else (*PLAIN, *AWARE)
 
 
 def _expected(findings: Findings) -> int:
     """About so many runs."""
-    seeds, policies = findings.question.seeds, len(_tried(findings))
-    contenders = policies + (1 if findings.question.fleets.split else 0)
-    searches = contenders + (2 if findings.question.fleets.one_kind else 0)
-    moving = 3 * seeds if findings.question.fleets.split else 0
-    return policies * seeds + searches * (5 + 2 * (seeds - 1)) + moving
+    question, tried = findings.question, _tried(findings)
+    seeds, splits = question.seeds, bool(question.fleets.split)
+    searches = 1 + len([name for name in tried if name in AWARE]) + (2 if question.fleets.one_kind else 0) + splits
+    # What the policies were measured with on workers for both stages is known by the time that KV moves.
+    moving = (2 if BY_REQUEST in tried else 3) * seeds if splits else 0
+    return len(tried) * seeds + searches * (5 + 2 * (seeds - 1)) + moving
 
 
 def _choose_fleet(laboratory: Laboratory, findings: Findings) -> None:
@@ -103,17 +106,7 @@ def _judge_policies(laboratory: Laboratory, findings: Findings) -> None:
     findings.results = laboratory.results(cases, interrupted=findings.interrupted)
     findings.plain = simplest([name for name in PLAIN if name in found], findings.comparisons)
     aware = [name for name in AWARE if name in found]
-    findings.aware = _better_aware(findings, aware) if aware else None
-
-
-def _better_aware(findings: Findings, names: list[str]) -> str:
-    """By what was measured at the load as it is; where that tells nothing, by the load that they take."""
-    simple, demanding = names[0], names[-1]
-    if simple == demanding or beats(simple, demanding, findings.comparisons):
-        return simple
-    if beats(demanding, simple, findings.comparisons):
-        return demanding
-    return demanding if more_load(findings, demanding, simple) else simple
+    findings.aware = preferred(findings, aware) if aware else None
 
 
 def _loads(laboratory: Laboratory, findings: Findings) -> None:
@@ -165,16 +158,16 @@ def _rung(limit: Limit | None) -> int:
 
 
 def _sizes(laboratory: Laboratory, findings: Findings) -> None:
-    """How many workers the load needs."""
+    """How many workers the load needs, also with the default, where another policy is to be set."""
     profile = findings.question.fleets.one_kind
     if profile is None:
         return
     aware = findings.aware
-    if findings.together.workers == 1 and findings.traffic.caches is not None:
-        aware = AWARE[0]  # On one worker nothing can be compared, but the load may need several.
-    names = [name for name in (findings.plain, aware) if name is not None]
+    if findings.together.workers == 1:
+        aware = DEFAULT  # On one worker nothing can be compared, but the load may need several.
+    names = [findings.plain, *(() if aware is None else (aware, DEFAULT))]
     ladders = {}
-    for name in names:
+    for name in dict.fromkeys(names):
         most = most_workers(findings.together.workers)
         cases = [Case(name, _fleet(findings, profile, workers)) for workers in range(most, 0, -1)]
         load = findings.loads[name].value if name in findings.loads else None

@@ -88,6 +88,9 @@ class Advice(msgspec.Struct, frozen=True):
     headline: str
     policy: str | None
     """The one to take; null: too little was simulated."""
+    layer_policy: str | None
+    """The one that should decide where pointsman runs, be it worth it or not: the default, `cost`, unless another is
+    surely better; null: too little was simulated."""
     fleet: FleetAnswer
     split: SplitAnswer | None
     cache: CacheAnswer | None

@@ -34,11 +34,11 @@ def measured(runs: BySeed, key: str) -> str:
     return shown(key, mean_of(runs, key))
 
 
-def load(limit: Limit) -> str:
+def load(limit: Limit, *, with_spread: bool = True) -> str:
     """`×1.85`, or `×1.85 (×1.71 to ×1.85 by seed)`."""
     if limit.value is None:
         return f"less than ×{limit.easiest:g}"
-    known = limit.known
+    known = limit.known if with_spread else None
     spread = f" (×{known[0]:g} to ×{known[1]:g} by seed)" if known and known[0] != known[1] else ""
     return f"{'more than ' if limit.at_end else ''}×{limit.value:g}{spread}"
 

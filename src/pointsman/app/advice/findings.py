@@ -12,10 +12,14 @@ from pointsman.app.advice.traffic import Traffic
 from pointsman.app.experiments.comparison import BySeed, Comparison
 from pointsman.app.experiments.conduct import Results
 
-PLAIN = ("round_robin", "least_loaded")
+LEAST_LOADED = "least_loaded"
+PLAIN = ("round_robin", LEAST_LOADED)
 """What any load balancer can do."""
-AWARE = ("prefix", "kv")
-"""What takes a layer that knows of prompts and caches."""
+DEFAULT = "cost"
+"""What decides in a layer where no policy is set."""
+AWARE = (DEFAULT, "prefix", "kv")
+"""What takes a layer that knows of prompts and caches: the one that nobody has to set, then those to be set instead,
+the simpler first."""
 TOGETHER, MOVING, APART = "together", "moving", "apart"
 """Workers for both stages whose KV stays; the same where it moves when that pays; the best split, where it does too."""
 SPLIT = "split"
@@ -40,7 +44,7 @@ class Findings:
     loads: dict[str, Limit] = field(default_factory=dict)
     """The largest load by policy, and of the best split under `SPLIT`."""
     sizes: dict[str, Limit] = field(default_factory=dict)
-    """Workers needed, of `plain` and `aware`."""
+    """Workers needed, of `plain`, of `aware` and of the default."""
     split: Fleet | None = None
     split_policy: str = PLAIN[0]
     split_runs: dict[str, BySeed] = field(default_factory=dict)

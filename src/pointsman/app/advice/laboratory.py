@@ -22,13 +22,10 @@ from pointsman.core.policies.prefix import Prefix
 from pointsman.core.policies.round_robin import RoundRobin
 from pointsman.core.workload.trace import Trace
 
-_COMPARED: tuple[Policy, ...] = (RoundRobin(), LeastLoaded(), Prefix(), Kv())
-SIMPLEST_FIRST = tuple(policy.name for policy in _COMPARED)
-"""Policies that are compared, from the simplest to run to the one that needs most."""
+POLICIES: tuple[Policy, ...] = (RoundRobin(), LeastLoaded(), Cost(), Prefix(), Kv())
+"""All that are simulated."""
 BY_REQUEST = "cost"
 """The policy that decides for each request whether KV is moved."""
-POLICIES: tuple[Policy, ...] = (*_COMPARED, Cost())
-"""All that are simulated."""
 _NUMBER = {policy.name: number for number, policy in enumerate(POLICIES)}
 NEED_EVENTS = frozenset({"kv", BY_REQUEST})
 """Policies that need engines to say which blocks they hold; the others are simulated without."""

@@ -8,6 +8,7 @@ from pointsman.app.advice import figures
 from pointsman.app.advice.choice import mean_of, noticeable
 from pointsman.app.advice.findings import APART, MOVING, TOGETHER, Findings
 from pointsman.app.advice.fleet_words import Apart
+from pointsman.app.advice.laboratory import BY_REQUEST
 from pointsman.app.experiments.comparison import Comparison
 from pointsman.app.experiments.verdict import listed
 
@@ -64,6 +65,9 @@ def _of_the_split(findings: Findings) -> list[str]:
     noticed = _noticed(findings, APART, MOVING)
     better, worse = _amounts(noticed, first_is_better=True), _amounts(noticed, first_is_better=False)
     share = figures.percent(mean_of(runs, "apart_share"))
+    if findings.split_policy == BY_REQUEST and by_request(findings) is Apart.TIE:
+        # What the split does to the same policy was told, and workers for both stages do the same either way.
+        return [f"On {findings.split.name} it decides by request, too: {share} of the prompts are computed apart."]
     return [
         f"On {findings.split.name} it has {share} of the prompts computed apart; against workers for both stages: "
         f"{_effect(better, worse)}."

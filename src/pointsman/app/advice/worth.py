@@ -30,7 +30,7 @@ class Worth(enum.StrEnum):
     """It makes answers faster, or leaves more room, but the SLO is kept without."""
     NO = "no"
     UNKNOWN = "unknown"
-    """The trace does not say what prompts share, or too little was simulated."""
+    """The trace does not say what prompts share and load alone is no reason, or too little was simulated."""
 
 
 class Reason(enum.StrEnum):
@@ -73,7 +73,9 @@ def worth(findings: Findings) -> Worth:
         return Worth.YES
     if found and not much_room(findings) and {Reason.WORKERS, Reason.LOAD} & set(found):
         return Worth.YES
-    return Worth.SOME if found else Worth.NO
+    if found:
+        return Worth.SOME
+    return Worth.UNKNOWN if findings.traffic.caches is None else Worth.NO
 
 
 def undecided(findings: Findings) -> bool:

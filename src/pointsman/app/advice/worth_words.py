@@ -1,10 +1,11 @@
-"""In words: whether a coordination layer is worth it, and which policy."""
+"""In words: whether a coordination layer is worth it."""
 
 from __future__ import annotations
 
 from pointsman.app.advice import figures
 from pointsman.app.advice.choice import DECIDES, mean_of
-from pointsman.app.advice.findings import AWARE, Findings
+from pointsman.app.advice.findings import LEAST_LOADED, Findings
+from pointsman.app.advice.preference import surely_better
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.traffic import NO_REUSE
 from pointsman.app.advice.worth import (
@@ -21,9 +22,7 @@ from pointsman.app.advice.worth import (
     worth,
 )
 from pointsman.app.experiments.comparison import Comparison
-from pointsman.app.experiments.verdict import listed, sentences
-
-_LEAST_LOADED = "least_loaded"
+from pointsman.app.experiments.verdict import leader, listed, sentences
 
 
 def headline(findings: Findings) -> str:
@@ -54,16 +53,22 @@ def headline(findings: Findings) -> str:
                 f"No. Prompts have next to nothing in common ({figures.percent(caches.share)} of their tokens came "
                 f"before), so knowing what is cached gains nothing; {_balancer(findings)} does as well."
             )
-        return (
-            f"No. {_balancer(findings).capitalize()} does as well here: policies that know what is cached make no "
-            "noticeable difference."
-        )
+        balancer = _balancer(findings).capitalize()
+        if findings.aware is not None and surely_better(findings, findings.plain, findings.aware):
+            return f"No. {balancer} does better here than policies that know what is cached."
+        return f"No. {balancer} does as well here: policies that know what is cached make no noticeable difference."
     said = "; ".join(_reason(findings, reason) for reason in _told(findings))
     if grade is Worth.YES:
-        return f"Yes. {said[0].upper()}{said[1:]}."
+        return f"Yes. {said[0].upper()}{said[1:]}.{_load_alone(findings)}"
     kept = mean_of(findings.policies[findings.plain], "goodput_share") >= findings.question.target
     slo = f"The SLO is kept without it, by {_balancer(findings)}" if kept else "It does not save the SLO"
-    return f"A little. {slo}; but {said}.{_one_would_do(findings)}"
+    return f"A little. {slo}; but {said}.{_one_would_do(findings)}{_load_alone(findings)}"
+
+
+def _load_alone(findings: Findings) -> str:
+    if findings.traffic.caches is not None:
+        return ""
+    return " That is by load alone: what prompts have in common this trace does not say."
 
 
 def _one_would_do(findings: Findings) -> str:
@@ -77,38 +82,17 @@ def coordination(findings: Findings) -> list[str]:
     """Policy by policy: what was measured and how sure it is."""
     if findings.together.workers == 1 or not findings.policies:
         return []
-    return sentences(findings.policies, findings.comparisons, DECIDES)
+    return [*_gain(findings), *sentences(findings.policies, findings.comparisons, DECIDES)]
 
 
-def policy(findings: Findings) -> list[str]:
-    """Which one, and what it needs."""
-    if findings.together.workers == 1:
-        return ["Any: with one worker all policies do the same."]
-    if too_little(findings) or undecided(findings):
+def _gain(findings: Findings) -> list[str]:
+    """What the policy that is taken gains, where another one leads the comparison without being surely better."""
+    chosen, plain = recommended(findings), findings.plain
+    if chosen == plain or chosen == leader(findings.policies, findings.comparisons, DECIDES):
         return []
-    chosen, aware = recommended(findings), findings.aware
-    said = []
-    if chosen == findings.plain:
-        if chosen == _LEAST_LOADED:
-            said.append(
-                "Take least_loaded, or a load balancer that sends to the worker with the fewest open requests: it is "
-                f"better than taking turns ({_wins(findings, _LEAST_LOADED, 'round_robin')})."
-            )
-        elif aware is None:
-            said.append("Take round_robin, or any load balancer: fewest open requests (least_loaded) does no better.")
-        else:
-            said.append("Take the simplest, round_robin or any load balancer: no other is noticeably better.")
-        return said
-    both = [name for name in AWARE if name in findings.policies]
-    if chosen == "prefix":
-        said.append("Take prefix. It remembers what it sent where, so it needs nothing of the engines.")
-        if "kv" in both:
-            said.append("kv, which hears from the engines what they hold, is not noticeably better here.")
-    else:
-        said.append("Take kv. It needs engines that send KV events (vLLM and SGLang do).")
-        if "prefix" in both:
-            said.append(f"prefix does without them{_behind(findings)}.")
-    return said
+    between = [each.seen_from(chosen) for each in findings.comparisons if {each.first, each.second} == {chosen, plain}]
+    sure = [figures.amount(each) for each in between if each.significant]
+    return [f"{chosen} against {plain}: {listed(sure) or 'no significant difference at this load'}."]
 
 
 def _told(findings: Findings) -> list[Reason]:
@@ -136,10 +120,11 @@ def _reason(findings: Findings, reason: Reason) -> str:
     if reason is Reason.LOAD:
         ours, theirs = (figures.load(findings.loads[name]) for name in (aware, plain))
         return f"with {aware} {fleet} can take {ours} of this load, with {plain} {theirs}"
-    return f"{aware} is faster than {plain}: {_wins(findings, aware, plain, with_values=True)}"
+    return f"{aware} is faster than {plain}: {in_latencies(findings, aware, plain, with_values=True)}"
 
 
-def _wins(findings: Findings, first: str, second: str, *, with_values: bool = False) -> str:
+def in_latencies(findings: Findings, first: str, second: str, *, with_values: bool = False) -> str:
+    """By how much `first` is faster; by how much it is better, where it isn't."""
     found = [each for each in wins(findings.comparisons, first, second) if each.key in LATENCIES]
     if not found:
         found = wins(findings.comparisons, first, second)
@@ -152,17 +137,7 @@ def _values(findings: Findings, each: Comparison) -> str:
     return f" ({ours}, not {theirs})"
 
 
-def _behind(findings: Findings) -> str:
-    said = _wins(findings, "kv", "prefix")
-    if said:
-        return f", but kv is better ({said})"
-    if {"kv", "prefix"} <= findings.loads.keys():
-        ours, theirs = (figures.load(findings.loads[name]) for name in ("prefix", "kv"))
-        return f", but takes {ours} of this load and kv {theirs}"
-    return ""
-
-
 def _balancer(findings: Findings) -> str:
-    if findings.plain == _LEAST_LOADED:
+    if findings.plain == LEAST_LOADED:
         return "a load balancer that counts open requests (least_loaded)"
     return "any load balancer (round_robin)"
