@@ -16,8 +16,12 @@ from pointsman.app.cli.front_end import Membership, serve_here
 from pointsman.app.cli.seats import take_seat
 from pointsman.app.cli.signals import Signals
 from pointsman.app.cli.switchboard import Message
+from pointsman.core.trials.arms import By
 from pointsman.edge.configuration.control_plane import ControlPlane
+from pointsman.edge.configuration.loader import load_text
 from pointsman.edge.configuration.tree import ConfigTree
+from pointsman.edge.serving.frontend import Frontend
+from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
 from support.waiting import eventually
 
 
@@ -77,7 +81,7 @@ async def test_a_member_says_that_it_works_from_its_start_to_its_end(
         await held.wait()
 
     monkeypatch.setattr("pointsman.edge.serving.shutdown.Shutdown.retire", last_streams)
-    member = Membership(theirs, None, 1, seat, bus)
+    member = Membership(theirs, Orders("auto"), 1, seat, bus)
     with ours, theirs:
         serving = asyncio.create_task(serve_here(tree, Signals(supervised=True), lambda: tree, member))
         await eventually(lambda: hears("admin_url"))
@@ -87,4 +91,40 @@ async def test_a_member_says_that_it_works_from_its_start_to_its_end(
         await hears_anew("beat")
         held.set()
         assert await serving == 0
+        seat.close()
+
+
+@pytest.mark.parametrize("in_force", [Orders("prefix"), Orders("kv", RolloutOrder("random", 0.5, By.REQUEST))])
+async def test_a_reload_leaves_a_member_that_began_with_what_was_set_by_hand_as_it_is(
+    in_force: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Policy and rollout of the file are not new to a front end that was started with others instead of them."""
+    monkeypatch.setattr("pointsman.app.cli.front_end.SETTLE_S", 0.0)
+    bus = tmp_path / "bus"
+    bus.mkdir(mode=0o700)
+    routing = "routing: {policy: auto, rollout: {policy: kv}, shadow: [prefix]}"
+    tree = load_text(f"control-plane: {{listen_port: 0, admin_port: 0}}\n{routing}", "c.yaml", ConfigTree)
+    begun: list[Frontend] = []
+    start = Frontend.start
+
+    async def begin(self: Frontend) -> None:
+        await start(self)
+        begun.append(self)
+
+    monkeypatch.setattr(Frontend, "start", begin)
+    seat = take_seat("127.0.0.1", 0, "127.0.0.1", 0)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for end in (ours, theirs):
+        end.setblocking(False)
+    member = Membership(theirs, in_force, 2, seat, bus)
+    with ours, theirs:
+        serving = asyncio.create_task(serve_here(tree, Signals(supervised=True), lambda: tree, member))
+        await eventually(lambda: bool(begun))
+        (frontend,) = begun
+        assert frontend.policy.orders() == in_force
+        report = await frontend.reload("test")
+        assert (report.changed, report.needs_restart) == ([], [])
+        assert frontend.policy.orders() == in_force
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
         seat.close()

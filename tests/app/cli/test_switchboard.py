@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import pytest
 
-from pointsman.app.cli.supervisor import _without_rollout
 from pointsman.app.cli.switchboard import Message, Switchboard, follow
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.trials.arms import By
@@ -151,9 +150,26 @@ async def test_a_roll_back_at_two_at_once_ends_with_one_reason(office: Office) -
     await office.until(office.all_agree)
 
 
-def test_a_front_end_that_is_started_again_takes_what_is_in_force_not_what_the_file_says() -> None:
-    tree = load_text("routing: {policy: prefix, rollout: {policy: kv}, shadow: [random]}", "c.yaml", ConfigTree)
-    assert configured_orders(tree) == Orders("prefix", RolloutOrder("kv", 0.05, By.REQUEST))
-    for policy in ("kv", "random"):  # by now of all: the file alone would be refused
-        routing = _without_rollout(tree, policy).routing
-        assert (routing.policy, routing.rollout, policy in routing.shadow) == (policy, None, False)
+def _said(routing: str) -> Orders:
+    return configured_orders(load_text(f"routing: {{{routing}}}", "c.yaml", ConfigTree))
+
+
+KV, RANDOM = RolloutOrder("kv", 0.05, By.REQUEST), RolloutOrder("random", 0.5, By.REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "new", "after"),
+    [
+        (Orders("random", KV), "policy: prefix, rollout: {policy: kv}", Orders("random", KV)),
+        (Orders("random"), "policy: prefix, rollout: {policy: kv}", Orders("random")),
+        (Orders("random"), "policy: prefix", Orders("random")),
+        (Orders("prefix", RANDOM), "policy: cost, rollout: {policy: kv}", Orders("cost", RANDOM)),
+        (Orders("prefix", RANDOM), "policy: random, rollout: {policy: kv}", Orders("random")),
+        (Orders("kv"), "policy: prefix, rollout: {policy: random, share: 50%}", Orders("kv", RANDOM)),
+        (Orders("kv", RolloutOrder("cost", 0.1, By.REQUEST)), "policy: auto, rollout: {policy: kv}", Orders("auto")),
+    ],
+)
+def test_what_the_file_does_not_change_stays_as_it_was_set_by_hand(by_hand: Orders, new: str, after: Orders) -> None:
+    old = _said("policy: prefix, rollout: {policy: kv}")
+    assert old == Orders("prefix", KV)
+    assert by_hand.after(old, _said(new)) == after

@@ -15,11 +15,13 @@ import pytest
 from pointsman.core.model.errors import ConfigError, PolicyError
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import Column, Exclusion
+from pointsman.core.trials.arms import By
 from pointsman.edge.configuration.loader import load_file, load_text
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.reload.keys import LIVE, all_keys, changed_keys, is_live, under
 from pointsman.edge.serving.reload.source import ConfigSource
+from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
 from pointsman.edge.serving.settings import FrontendSettings
 from support.scripted_fleet import Fleet
 
@@ -41,14 +43,15 @@ class Configured(Fleet):
         tree = {"control-plane": plane, "execution-group": {"nodes": nodes}, "routing": {"policy": "round_robin"}}
         self.file.write_text(json.dumps(tree | sections, indent=1))  # JSON is YAML
 
-    async def begin(self, **sections: Any) -> Frontend:
+    async def begin(self, source: ConfigSource | None = None, **sections: Any) -> Frontend:
         self.write(**sections)
         tree = load_file(self.file)
 
         def told() -> None:
             self.told += 1
 
-        source = ConfigSource(tree, lambda: load_file(self.file), lambda t: FrontendSettings.of(t, {}), told)
+        if source is None:
+            source = ConfigSource(tree, lambda: load_file(self.file), lambda t: FrontendSettings.of(t, {}), told)
         self.frontend = Frontend(FrontendSettings.of(tree, {}), config=source)
         await self.frontend.start()
         self._stack.push_async_callback(self.frontend.close)
@@ -167,6 +170,38 @@ async def test_a_policy_that_was_set_by_hand_stays_unless_the_file_changes_it(co
     configured.write(routing={"policy": "prefix"})
     await frontend.reload("test")
     assert frontend.policy.configured_name == "prefix"
+
+
+async def test_of_policy_and_rollout_only_what_the_file_changes_changes(configured: Configured) -> None:
+    await configured.engine("a")
+    frontend = await configured.begin(routing={"policy": "prefix", "rollout": {"policy": "kv"}})
+    by_hand = RolloutOrder("random", 0.1, By.REQUEST)
+    frontend.policy.roll_out(by_hand)
+    configured.write(routing={"policy": "least_loaded", "rollout": {"policy": "kv"}})
+    assert (await frontend.reload("test")).changed == ["routing.policy"]
+    assert frontend.policy.orders() == Orders("least_loaded", by_hand)
+    frontend.policy.switch("power_of_two")
+    configured.write(routing={"policy": "least_loaded"})
+    assert (await frontend.reload("test")).changed == ["routing.rollout"]
+    assert frontend.policy.orders() == Orders("power_of_two")
+
+
+async def test_replacing_front_ends_with_what_can_not_be_used_is_refused(configured: Configured) -> None:
+    await configured.engine("a")
+    asked: list[str] = []
+    configured.write()
+    tree = load_file(configured.file)
+    source = ConfigSource(
+        tree, lambda: load_file(configured.file), lambda t: FrontendSettings.of(t, {}), roll_over=lambda: asked.append("")
+    )
+    await configured.begin(source=source)
+    configured.write(routing={"polcy": "kv"})
+    answer = await configured.ask("/v1/rollover", admin=True)
+    assert (answer.status, asked) == (400, [])
+    assert "routing.polcy: unknown key; did you mean policy?" in json.loads(answer.body)["error"]["message"]
+    configured.write()
+    assert (await configured.ask("/v1/rollover", admin=True)).status == 202
+    assert asked == [""]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pointsman.app.cli.admin_client import NoFrontEndError, call, front_ends
+from pointsman.app.cli.admin_client import NoFrontEndError, RefusedError, call, front_ends
 from pointsman.core.model.errors import EngineError
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ def _trouble(method: str, url: str, path: str, answer: type[T], body: object) ->
         call(method, url, path, answer, body)
     except NoFrontEndError as error:
         return error.reason
+    except RefusedError as error:
+        return error.message
     except EngineError as error:
         return str(error)
     return None

@@ -21,7 +21,7 @@ from pointsman.app.cli.switchboard import Wishes, beat, follow
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.frontend import Frontend
 from pointsman.edge.serving.reload.source import ConfigSource
-from pointsman.edge.serving.rollout_order import RolloutOrder
+from pointsman.edge.serving.rollout_order import Orders
 from pointsman.edge.serving.settings import FrontendSettings
 
 SETTLE_S = 5.0
@@ -56,8 +56,8 @@ class Membership:
 
     line: socket.socket
     """To the supervisor."""
-    rollout: RolloutOrder | None
-    """In force, instead of the configuration's."""
+    orders: Orders
+    """Who decides: in force, instead of the configuration's."""
     count: int
     """Of all."""
     seat: Seat
@@ -89,7 +89,7 @@ async def _serve(
     wishes = Wishes()
     settings = _settings(tree, member)
     if member is not None:
-        settings = dataclasses.replace(settings, rollout=member.rollout)
+        settings = dataclasses.replace(settings, policy=member.orders.policy, rollout=member.orders.rollout)
     roll_over = None if member is None else wishes.note_roll_over
     source = ConfigSource(tree, reread, partial(_settings, member=member), wishes.note_reload, roll_over)
     frontend = Frontend(settings, config=source)

@@ -26,7 +26,7 @@ from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.decision_log import DecisionLog
 from pointsman.edge.configuration.replicas import Replicas
 from pointsman.edge.configuration.tree import ConfigTree
-from pointsman.edge.serving.rollout_order import RolloutOrder
+from pointsman.edge.serving.rollout_order import Orders
 from pointsman.edge.wire.listening import refuse_taken
 
 _log = logging.getLogger("pointsman.cli")
@@ -61,9 +61,9 @@ def serve_in_processes(tree: ConfigTree, count: int, reread: Callable[[], Config
 
         folder = stack.enter_context(bus_folder(None if siblings is None else runtime_folder(os.environ)))
 
-        def serve(index: int, tree: ConfigTree, seat: Seat, line: socket.socket, rollout: RolloutOrder | None) -> int:
+        def serve(index: int, tree: ConfigTree, seat: Seat, line: socket.socket, orders: Orders) -> int:
             signals = Signals(supervised=True)
-            member = Membership(line, rollout, count, seat, folder)
+            member = Membership(line, orders, count, seat, folder)
             work = serve_here(tree, signals, lambda: _trees_of(reread(), count)[index], member)
             return run_until_stopped(work, signals)
 

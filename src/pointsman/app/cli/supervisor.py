@@ -17,8 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-import msgspec
-
 from pointsman.app.cli.child import in_child
 from pointsman.app.cli.main import EXIT_ERROR, EXIT_INTERRUPTED
 from pointsman.app.cli.seats import Seat, take_seat
@@ -27,7 +25,7 @@ from pointsman.app.cli.signals import Signals
 from pointsman.app.cli.switchboard import Switchboard
 from pointsman.core.model.errors import PointsmanError
 from pointsman.edge.configuration.tree import ConfigTree
-from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
+from pointsman.edge.serving.rollout_order import Orders
 from pointsman.edge.serving.settings import configured_orders
 
 _log = logging.getLogger("pointsman.cli")
@@ -51,8 +49,8 @@ REPLACE_LIMIT_S = 60.0
 STOP = (signal.SIGINT, signal.SIGTERM)
 ALL = (*STOP, signal.SIGHUP)
 
-Serve = Callable[[int, ConfigTree, Seat, socket.socket, RolloutOrder | None], int]
-"""What a child does: number of its seat, configuration, where it listens, its line, the rollout in force."""
+Serve = Callable[[int, ConfigTree, Seat, socket.socket, Orders], int]
+"""What a child does: number of its seat, configuration, where it listens, its line, who decides there."""
 
 
 @dataclass(slots=True)
@@ -217,9 +215,10 @@ class Supervisor:
             before = self._trees
             if self._read_again("front ends are replaced one by one"):
                 self._trees_before = before
-                orders = configured_orders(self._trees[0])
                 # What was changed by hand stays, unless the configuration changed the same.
-                self._orders_due = None if orders == configured_orders(before[0]) else orders
+                old, new = configured_orders(before[0]), configured_orders(self._trees[0])
+                orders = self._board.orders.after(old, new)
+                self._orders_due = None if orders == self._board.orders else orders
                 self._left = list(range(len(self._seats)))
 
     def _read_again(self, why: str) -> bool:
@@ -284,14 +283,14 @@ class Supervisor:
     def _fork(self, seat: int, *, new: bool = False) -> None:
         parent = os.getpid()
         orders = (self._orders_due if new else None) or self._board.orders
-        tree = _without_rollout(self._trees[seat], orders.policy)
+        tree = self._trees[seat]
         self._number += 1
         signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
         try:
             with self._board.connect(self._number) as line:
                 pid = os.fork()
                 if pid == 0:
-                    in_child(lambda: self._in_seat(seat, tree, line, orders.rollout), parent, ALL)
+                    in_child(lambda: self._in_seat(seat, tree, line, orders), parent, ALL)
             self._children[pid] = _Child(self._number, seat, time.monotonic(), new=new)
             self._heard_s.setdefault(seat, time.monotonic())
         except OSError as error:  # no process or descriptor is left: that may pass, and those that run go on
@@ -304,14 +303,14 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
 
-    def _in_seat(self, seat: int, tree: ConfigTree, line: socket.socket, rollout: RolloutOrder | None) -> int:
+    def _in_seat(self, seat: int, tree: ConfigTree, line: socket.socket, orders: Orders) -> int:
         """What a child does. It lets go of others' sockets: once those end, connections there would wait for ever."""
         self._board.close()
         for other, sockets in enumerate(self._seats):
             if other != seat:
                 sockets.close()
         with line:
-            return self._serve(seat, tree, self._seats[seat], line, rollout)
+            return self._serve(seat, tree, self._seats[seat], line, orders)
 
     def _reap(self) -> None:
         for pid, child in list(self._children.items()):
@@ -389,11 +388,3 @@ class Supervisor:
         for pid in tuple(self._children):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-
-def _without_rollout(tree: ConfigTree, policy: str) -> ConfigTree:
-    """The rollout goes another way: by now another one may be in force, or its policy be that of all."""
-    routing = tree.routing
-    shadow = tuple(name for name in routing.shadow if name != policy)
-    changed = msgspec.structs.replace(routing, policy=policy, rollout=None, shadow=shadow)
-    return msgspec.structs.replace(tree, routing=changed)

@@ -51,7 +51,7 @@ from pointsman.edge.serving.live_streams import LiveStreams
 from pointsman.edge.serving.metrics import FrontendCollector
 from pointsman.edge.serving.overload_metrics import OverloadCollector
 from pointsman.edge.serving.policies import ActivePolicy, load_registry
-from pointsman.edge.serving.reload.parts import Graces, Parts
+from pointsman.edge.serving.reload.parts import Configured, Graces, Parts
 from pointsman.edge.serving.reload.reloader import Reloader, ReloadReport
 from pointsman.edge.serving.reload.routes import ReloadRoutes
 from pointsman.edge.serving.reload.source import ConfigSource
@@ -61,7 +61,7 @@ from pointsman.edge.serving.request_ids import RequestIds
 from pointsman.edge.serving.rollout_metrics import RolloutCollector
 from pointsman.edge.serving.rollout_routes import RolloutRoutes, rollout_document
 from pointsman.edge.serving.routes import NO_ROUTE, Routes
-from pointsman.edge.serving.settings import FrontendSettings, sampling_of
+from pointsman.edge.serving.settings import FrontendSettings, configured_orders, sampling_of
 from pointsman.edge.serving.settling import settle
 from pointsman.edge.serving.shutdown import Shutdown
 from pointsman.edge.serving.status import Status, make_status
@@ -265,6 +265,7 @@ class Frontend:
                 emit=self.emit,
                 clock=self._clock,
                 policy=self.policy,
+                configured=Configured(configured_orders(config.tree)),
                 intake=intake,
                 dispatcher=dispatcher,
                 pool=self.pool,

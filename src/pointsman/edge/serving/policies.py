@@ -14,15 +14,13 @@ from pointsman.core.model.decision import Decision
 from pointsman.core.model.errors import PolicyError
 from pointsman.core.model.request import Request
 from pointsman.core.model.view import FleetView
-from pointsman.core.policies.auto import Auto
 from pointsman.core.policies.contract import decided, failure
-from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.policies.policy import Policy, Timing
 from pointsman.core.policies.registry import PolicyRegistry
 from pointsman.core.policies.session import Session
 from pointsman.core.trials.arms import Arm, By
 from pointsman.edge.serving.rollout import LiveRollout, Ticket
-from pointsman.edge.serving.rollout_order import Orders, RolloutOrder
+from pointsman.edge.serving.rollout_order import Orders, RolloutOrder, in_force
 from pointsman.edge.serving.shadows import Shadows
 
 ENTRY_POINT_GROUP = "pointsman.policies"
@@ -101,7 +99,7 @@ class ActivePolicy:
 
     def in_force(self) -> str:
         """The policy that decides now: `auto` leaves it to another one."""
-        return _in_force(self.policy.name)
+        return in_force(self.policy.name)
 
     # ---- changes
 
@@ -179,7 +177,7 @@ class ActivePolicy:
 
     def _already(self, name: str) -> bool:
         """Whether it is the base policy, or decides as that does: `auto` leaves decisions to another one."""
-        return name == self.configured_name or _in_force(name) == self.in_force()
+        return name == self.configured_name or in_force(name) == self.in_force()
 
     def _usable(self, name: str, where: str = "") -> Policy:
         try:
@@ -229,10 +227,6 @@ class ActivePolicy:
         first = (policy.name, type(error)) not in self._failures_logged
         self._failures_logged.add((policy.name, type(error)))
         _log.error("%s", failure(policy, request_id, error), exc_info=error if first else None)
-
-
-def _in_force(name: str) -> str:
-    return Cost.name if name == Auto.name else name
 
 
 def _ended(order: RolloutOrder, like: RolloutOrder) -> RolloutOrder:

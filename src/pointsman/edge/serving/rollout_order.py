@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from pointsman.core.policies.auto import Auto
+from pointsman.core.policies.cost.cost import Cost
 from pointsman.core.trials.arms import By, Split
 
 
@@ -31,3 +33,19 @@ class Orders(msgspec.Struct, frozen=True, omit_defaults=True):
 
     policy: str
     rollout: RolloutOrder | None = None
+
+    def after(self, old: Orders, new: Orders) -> Orders:
+        """These once the configuration, which asked for `old`, asks for `new`: what it did not change stays.
+
+        A rollout that stays is complete, so gone, if its policy decides all now.
+        """
+        policy = self.policy if new.policy == old.policy else new.policy
+        if new.rollout != old.rollout:
+            return Orders(policy, new.rollout)
+        complete = self.rollout is not None and in_force(self.rollout.policy) == in_force(policy)
+        return Orders(policy, None if complete else self.rollout)
+
+
+def in_force(policy: str) -> str:
+    """The policy that decides under this name: `auto` leaves it to another one."""
+    return Cost.name if policy == Auto.name else policy

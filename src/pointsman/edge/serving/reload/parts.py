@@ -37,6 +37,13 @@ class Graces:
         return cls(settings.shutdown_grace_s, settings.ready_lag_s)
 
 
+@dataclass(slots=True)
+class Configured:
+    """Who shall decide by the configuration as it was read last. Who does may have been changed by hand since."""
+
+    orders: Orders
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What of a front end takes other settings while it runs."""
@@ -44,6 +51,7 @@ class Parts:
     emit: Callable[[Event], None]
     clock: Clock
     policy: ActivePolicy
+    configured: Configured
     intake: Intake
     dispatcher: Dispatcher
     pool: UpstreamPool
@@ -74,9 +82,15 @@ class Parts:
         ]
 
     def _policy(self, new: FrontendSettings) -> Apply:
-        orders = Orders(new.policy, new.rollout)
+        configured = Orders(new.policy, new.rollout)
+        orders = self.policy.orders().after(self.configured.orders, configured)
         self.policy.check(orders)
-        return lambda: self.policy.obey(orders)
+
+        def apply() -> None:
+            self.configured.orders = configured
+            self.policy.obey(orders)
+
+        return apply
 
     def _shadows(self, new: FrontendSettings) -> Apply:
         shadows = self.policy.make_shadows(new.shadow)

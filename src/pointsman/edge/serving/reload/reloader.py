@@ -74,9 +74,10 @@ class Reloader:
         """Whether front ends can be replaced one by one."""
         return self._source.roll_over is not None
 
-    def roll_over(self) -> None:
-        """Ask for all front ends to be replaced one by one."""
+    async def roll_over(self) -> None:
+        """Ask for all front ends to be replaced one by one. Raises PointsmanError where the configuration can't be used."""
         if self._source.roll_over is not None:
+            await asyncio.to_thread(self._read)
             self._source.roll_over()
 
     async def reload(self, why: str) -> ReloadReport:

@@ -38,7 +38,10 @@ class ReloadRoutes:
             return _refused(
                 409, "this front end is the only one here: only those of `serve --processes N` replace each other"
             )
-        reloader.roll_over()
+        try:
+            await reloader.roll_over()
+        except PointsmanError as error:
+            return _refused(400, str(error))
         return web.json_response({"status": "front ends are replaced one by one; the log says how it goes"}, status=202)
 
 
