@@ -340,7 +340,7 @@ def test_an_id_that_nobody_has(run: Run, rings: Rings) -> None:
     code, out, err = run("r0")
     assert (code, out) == (1, "")
     assert "r0 was answered here, but is no longer among the last 3 (2 front ends were asked)" in err
-    assert "no id that this front end gave out" in run("r7")[2]
+    assert "r7 is no id that one of 2 front ends gave out, nor what a client calls" in run("r7")[2]
 
 
 def test_a_front_end_that_does_not_answer(run: Run, rings: Rings) -> None:

@@ -127,7 +127,7 @@ NOT_SENDABLE = ["s\nx", "s\r\nx", "s\tx", "s\x00", "s\x7fx", "s\x85x", "sé", "s
 @pytest.mark.parametrize("text", SENDABLE)
 def test_a_secret_that_can_be_sent(text: str) -> None:
     assert Secret.parse(text).reveal() == text.strip()
-    assert secret_of_environment("KEY", {"KEY": text}) == Secret.parse(text)
+    assert secret_of_environment("KEY", {"KEY": text}, "api_key_env") == Secret.parse(text)
 
 
 @pytest.mark.parametrize("text", NOT_SENDABLE)
@@ -138,13 +138,15 @@ def test_a_secret_that_no_header_can_hold(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"^environment variable KEY: expected printable ASCII text; character \d+ is"
     ):
-        secret_of_environment("KEY", {"KEY": text})
+        secret_of_environment("KEY", {"KEY": text}, "api_key_env")
 
 
 @pytest.mark.parametrize("environ", [{}, {"KEY": ""}, {"KEY": " \n"}])
 def test_a_secret_that_is_not_set(environ: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="environment variable KEY is not set, or empty; export it"):
-        secret_of_environment("KEY", environ)
+    with pytest.raises(
+        ConfigError, match="environment variable KEY is not set, or empty; export it or remove admin_key_env"
+    ):
+        secret_of_environment("KEY", environ, "admin_key_env")
 
 
 @pytest.mark.parametrize(

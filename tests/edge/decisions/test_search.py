@@ -109,6 +109,8 @@ def test_limits() -> None:
         ([("since", ".")], "since: expected"),
         ([("since", "²")], "since: expected"),
         ([("since", "inf")], "since: expected"),
+        ([("since", "10")], "since: expected ms since 1970, or how long ago, such as 10m; not '10'"),
+        ([("since", "1796070836")], "since: expected"),  # seconds
     ],
 )
 def test_bad_parameters_are_named(params: list[tuple[str, str]], message: str) -> None:

@@ -132,7 +132,10 @@ async def test_a_file_that_is_broken_ends_the_start(tmp_path: Path) -> None:
     path = tmp_path / "links.yaml"
     path.write_text("version: 9\n")
     tree = load_text(PLAIN + f"links: {{file: {path}}}", "x.yaml", ConfigTree)
-    with pytest.raises(ConfigError, match=r"links\.yaml:1: version"):
+    with pytest.raises(ConfigError, match=r"^links\.file: .*links\.yaml:1: version"):
+        FrontendSettings.of(tree, {})
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"^links\.file: .*links\.yaml: can't be read: No such file"):
         FrontendSettings.of(tree, {})
 
 

@@ -95,9 +95,14 @@ class FrontEnds:
                     raise
                 self._note(str(error))
         once = [text for text in missing if "no longer" in text]
-        message = once[0] if once else missing[0]
-        others = f" ({len(missing)} front ends were asked)" if len(missing) > 1 else ""
-        raise NothingFoundError(f"{message}{others}")
+        if len(missing) == 1:
+            raise NothingFoundError(missing[0])
+        if once:
+            raise NothingFoundError(f"{once[0]} ({len(missing)} front ends were asked)")
+        raise NothingFoundError(
+            f"{name} is no id that one of {len(missing)} front ends gave out, nor what a client calls one of the "
+            "requests that run or of the last ones that are kept there (decision-log.ring)"
+        )
 
     def search(self, query: Query) -> list[tuple[DecisionRow, str]]:
         """The best of what each finds."""

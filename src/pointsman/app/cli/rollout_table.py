@@ -50,7 +50,8 @@ def print_rollout(console: Console, report: RolloutReport, of: str = "") -> None
     if report.errors:
         console.print(f"[red]{trial} failed to make {report.errors} decisions; {base} made them[/red]")
     if report.without_session:
-        console.print(f"{report.without_session} requests have no route key and were split one by one")
+        have = "request has" if report.without_session == 1 else "requests have"
+        console.print(f"{report.without_session} {have} no route key; such requests are split one by one")
 
 
 def print_shadows(console: Console, shadows: list[ShadowReport]) -> None:

@@ -10,6 +10,8 @@ ENOUGH_TOKENS = 2_000.0
 """Below that many prompt tokens nothing is said."""
 LARGE = 0.1
 """From this share of the prompt tokens on there is a reason to look for."""
+_WOULD_TELL = "KV events would tell"
+_PARTLY = "its KV events could be relied on for a part of the requests only"
 
 
 @dataclass(slots=True)
@@ -37,27 +39,31 @@ class Drift:
             return None
         return (self.predicted_tokens - self.reported_tokens) / self.prompt_tokens
 
-    @property
-    def reason(self) -> str | None:
-        """The likely reason of a large drift; None when it is small."""
+    def reason(self, announces: bool) -> str | None:
+        """The likely reason of a large drift; None when it is small.
+
+        Args:
+            announces: the worker sends KV events. They may not have been relied on all the time.
+        """
         share = self.share
         if share is None or abs(share) < LARGE:
             return None
         exact = self.exact_tokens > self.prompt_tokens / 2
         if share > 0:
-            return self._too_much(exact)
-        return self._too_little(exact)
+            return self._too_much(exact, announces)
+        return self._too_little(exact, announces)
 
-    def _too_much(self, exact: bool) -> str:
+    def _too_much(self, exact: bool, announces: bool) -> str:
         if self.reported_tokens == 0:
             return "the engine reports no cached token at all: its prefix caching may be off"
         if exact:
             return (
                 "the engine reuses less than its KV events say: it may salt its cache, or count cached tokens otherwise"
             )
-        return "the engine evicts earlier than assumed, or others fill its cache: KV events would tell"
+        evicts = "the engine evicts earlier than assumed, or others fill its cache"
+        return f"{evicts}: {_PARTLY if announces else _WOULD_TELL}"
 
-    def _too_little(self, exact: bool) -> str:
+    def _too_little(self, exact: bool, announces: bool) -> str:
         if self.predicted_tokens == 0:
             return (
                 "nothing was ever predicted although the engine reuses: its tokenizer, chat template or block size "
@@ -67,4 +73,6 @@ class Drift:
             )
         if exact:
             return "KV events are late or incomplete, or chat template and tokenizer differ in places"
-        return "others send it prompts that it keeps: KV events would tell"
+        if announces:
+            return f"it keeps prompts of before its KV events were heard, or of others: {_PARTLY}"
+        return f"others send it prompts that it keeps: {_WOULD_TELL}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pointsman.core.ledger.caches import Caches
 from pointsman.core.ledger.entries import WorkerEntry
+from pointsman.core.ledger.events import KvFeedState
 from pointsman.core.ledger.links import machine_of
 from pointsman.core.ledger.snapshot import PROMPTS_ONLY, KvSnapshot, WorkerSnapshot
 from pointsman.core.ledger.step_times import StepTimes
@@ -16,6 +17,7 @@ _STATES = {Exclusion.NONE: "ready", Exclusion.ROLE: PROMPTS_ONLY}
 def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times: StepTimes | None) -> WorkerSnapshot:
     """One worker as it stands."""
     column = table.cells[:, entry.slot]
+    kv = _kv_snapshot(caches, entry.slot)
     not_ours = entry.not_ours
     status = Exclusion(int(column[Column.EXCLUSION]))
     return WorkerSnapshot(
@@ -37,9 +39,9 @@ def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times
         health=entry.health.snapshot(),
         faults=entry.faults.snapshot(),
         text_blocks=caches.text_blocks_held(entry.slot),
-        kv=_kv_snapshot(caches, entry.slot),
+        kv=kv,
         drift=entry.drift.share,
-        drift_reason=entry.drift.reason,
+        drift_reason=entry.drift.reason(announces=kv.state is not KvFeedState.OFF),
         exact=caches.is_exact(entry.slot),
         totals=entry.totals,
         times=None if times is None else times.snapshot(entry),

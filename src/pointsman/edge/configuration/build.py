@@ -39,8 +39,7 @@ def build(node: MappingNode, section: type[S], path: str = "") -> S:
     for key, child in node.values.items():
         place = node.key_places[key]
         key_path = _join(path, key)
-        if key not in fields:
-            raise ConfigError(f"{place}: {key_path}: {_unknown_key(section, key, fields)}")
+        _refuse_unknown(node, key, section, path)
         values[fields[key].name] = convert(child, fields[key].type, key_path, place)
         refuse_not_built(section, key, values[fields[key].name], f"{place}: {key_path}")
     for field in fields.values():
@@ -51,6 +50,18 @@ def build(node: MappingNode, section: type[S], path: str = "") -> S:
         return section(**values)
     except KeyConflictError as problem:
         raise ConfigError(f"{_place_of(node, problem.key)}: {_join(path, problem.key)}: {problem.message}") from None
+
+
+def refuse_unknown_keys(node: MappingNode, section: type[msgspec.Struct], path: str = "") -> None:
+    """Raise ConfigError for the first key of a mapping that the section does not have."""
+    for key in node.values:
+        _refuse_unknown(node, key, section, path)
+
+
+def _refuse_unknown(node: MappingNode, key: str, section: type[msgspec.Struct], path: str) -> None:
+    fields = _fields(section)
+    if key not in fields:
+        raise ConfigError(f"{node.key_places[key]}: {_join(path, key)}: {_unknown_key(section, key, fields)}")
 
 
 def convert(node: Node, kind: Any, path: str, key_place: Place) -> Any:

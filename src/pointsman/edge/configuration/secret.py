@@ -52,10 +52,13 @@ class Secret:
         return "***"
 
 
-def secret_of_environment(variable: str, environ: Mapping[str, str]) -> Secret:
-    """The secret that `api_key_env` names. Raises ConfigError that names the variable and never holds its value."""
+def secret_of_environment(variable: str, environ: Mapping[str, str], key: str) -> Secret:
+    """The secret in the variable that `key` of the configuration names.
+
+    Raises ConfigError that names the variable and never holds its value.
+    """
     if not environ.get(variable, "").strip(_AROUND):
-        raise ConfigError(f"environment variable {variable} is not set, or empty; export it or remove api_key_env")
+        raise ConfigError(f"environment variable {variable} is not set, or empty; export it or remove {key}")
     try:
         return Secret.parse(environ[variable])
     except ValueError as error:

@@ -103,6 +103,8 @@ class Query:
 
 
 _EQUALS = ("worker", "prefill_worker", "policy", "status", "model", "tenant", "arm")
+_EARLIEST_MS = 1e11
+"""In 1973. A smaller number is a duration without its unit, or in seconds: it would match all there is."""
 _PARAMETERS = ("last", "worst", "limit", *_EQUALS, "since", "until")
 
 
@@ -144,6 +146,10 @@ def _time(name: str, texts: Mapping[str, str], now_ms: float | None) -> float | 
         return None
     now_ms = time.time() * 1000 if now_ms is None else now_ms
     try:
-        return float(text) if text.replace(".", "", 1).isdigit() else now_ms - 1000 * Duration.parse(text).s
+        if not text.replace(".", "", 1).isdigit():
+            return now_ms - 1000 * Duration.parse(text).s
+        if float(text) >= _EARLIEST_MS:
+            return float(text)
     except ValueError:
-        raise QueryError(name, f"expected ms since 1970, or how long ago, such as 10m; not {text!r}") from None
+        pass
+    raise QueryError(name, f"expected ms since 1970, or how long ago, such as 10m; not {text!r}")

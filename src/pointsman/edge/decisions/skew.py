@@ -87,9 +87,10 @@ def _report(model: str, rows: list[DecisionRow], facts: Mapping[str, WorkerFacts
         report.sentence = f"{model}: {count(workers, 'workers')}, so there is nobody to share its load with"
     elif total < FEWEST_A_WORKER * workers:
         report.verdict = "too_few"
+        are = "is" if total == 1 else "are"
         report.sentence = (
-            f"{model}: {count(total, 'requests')} are too few for {workers} workers to tell an imbalance from chance; "
-            f"ask again after {FEWEST_A_WORKER * workers}"
+            f"{model}: {count(total, 'requests')} {are} too few for {workers} workers to tell an imbalance from "
+            f"chance; ask again after {FEWEST_A_WORKER * workers}"
         )
     elif not by_requests.is_skewed and not by_time.is_skewed:
         report.verdict = "even"

@@ -86,7 +86,7 @@ class ActivePolicy:
         self._has_route_key = has_route_key
         self._watchers = watchers
         self._failures_logged: set[tuple[str, type]] = set()
-        self.policy = self._usable(name)
+        self.policy = self._usable(name, "routing.policy: ")
         self.configured_name = name
         self.rollout: LiveRollout | None = None
         if rollout is not None:

@@ -189,7 +189,7 @@ class FrontendSettings:
             guards=routing.guards.of(),
             transfer=_transfer(routing),
             link_priors=link_priors(tree.links, plane.topology_levels),
-            measured_links=() if tree.links.file is None else load_links(Path(tree.links.file)).links,
+            measured_links=_measured_links(tree),
             slo_classes={name: slo.of(name) for name, slo in routing.slo_classes.items()},
             default_slo_class=routing.default_slo_class,
             failover=FailoverSettings.of(tree.failover),
@@ -204,6 +204,15 @@ class FrontendSettings:
             ring=RingSettings(tree.decision_log.ring, tree.decision_log.ring_size.bytes),
             step_priors=_step_priors(tree.execution_group.nodes),
         )
+
+
+def _measured_links(tree: ConfigTree) -> tuple[SavedLink, ...]:
+    if tree.links.file is None:
+        return ()
+    try:
+        return load_links(Path(tree.links.file)).links
+    except ConfigError as error:
+        raise ConfigError(f"links.file: {error}") from None
 
 
 def configured_orders(tree: ConfigTree) -> Orders:
@@ -269,7 +278,7 @@ def _admin_key(auth: Auth, environ: Mapping[str, str]) -> str | None:
     if auth.admin_key_env is None:
         return None
     try:
-        return secret_of_environment(auth.admin_key_env, environ).reveal()
+        return secret_of_environment(auth.admin_key_env, environ, "admin_key_env").reveal()
     except ConfigError as error:
         raise ConfigError(f"auth.admin_key_env: {error}") from None
 

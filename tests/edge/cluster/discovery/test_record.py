@@ -45,6 +45,7 @@ def test_no_url_at_all() -> None:
         (b"[]", "etcd /w/a: the record: expected keys and values"),
         (b'"http://a:8000"', "etcd /w/a: the record: expected keys and values"),
         (b'{"url": 5}', "etcd /w/a: url: expected the base URL"),
+        (b'{"ur": "http://a:8000"}', "etcd /w/a: ur: unknown key; did you mean url?"),
         (b'{"url": "http://nonesuch.example:8000/v1"}', "without a path"),
         (b'{"url": "http://a", "weigth": 1}', "etcd /w/a: weigth: unknown key; did you mean weight?"),
         (b'{"url": "http://a", "weight": "heavy"}', "etcd /w/a: weight: expected a number"),

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.members import NO_HOST
-from pointsman.edge.configuration.build import build
+from pointsman.edge.configuration.build import build, refuse_unknown_keys
 from pointsman.edge.configuration.duration import Duration
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.nodes import MappingNode, Place, ScalarNode, plain_node
@@ -62,6 +62,8 @@ def record_of_node(node: YamlNode, path: str, kind: type[R]) -> R:
         raise ConfigError(f"{node.place}: {path or 'the record'}: expected keys and values of one engine, such as url")
     place = node.key_places.get("url", node.place)
     url = node.values.get("url")
+    if url is None:
+        refuse_unknown_keys(node, kind, path)  # `ur` is no address that is not known yet
     if url is None or (isinstance(url, ScalarNode) and _says_nothing(url.value)):
         raise NoAddressError(f"{place}: {path + ': ' if path else ''}it has no address yet")
     return build(node, kind, path)

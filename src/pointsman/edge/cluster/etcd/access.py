@@ -43,6 +43,6 @@ def _password(section: Etcd, environ: Mapping[str, str]) -> str | None:
     if section.password_env is None:
         return None if section.password is None else section.password.reveal()
     try:
-        return secret_of_environment(section.password_env, environ).reveal()
+        return secret_of_environment(section.password_env, environ, "password_env").reveal()
     except ConfigError as error:
-        raise ConfigError(f"etcd.password_env: {error}".replace("api_key_env", "password_env")) from None
+        raise ConfigError(f"etcd.password_env: {error}") from None

@@ -66,6 +66,6 @@ def _secret(section: Replicas, environ: Mapping[str, str]) -> str | None:
     if section.secret_env is None:
         return None if section.secret is None else section.secret.reveal()
     try:
-        return secret_of_environment(section.secret_env, environ).reveal()
+        return secret_of_environment(section.secret_env, environ, "secret_env").reveal()
     except ConfigError as error:
-        raise ConfigError(f"replicas.secret_env: {error}".replace("api_key_env", "secret_env")) from None
+        raise ConfigError(f"replicas.secret_env: {error}") from None

@@ -75,7 +75,7 @@ class Reloader:
         return self._source.roll_over is not None
 
     async def roll_over(self) -> None:
-        """Ask for all front ends to be replaced one by one. Raises PointsmanError where the configuration can't be used."""
+        """Ask for all front ends to be replaced one by one. Raises PointsmanError for a configuration of no use."""
         if self._source.roll_over is not None:
             await asyncio.to_thread(self._read)
             self._source.roll_over()

@@ -28,7 +28,10 @@ class KeysWatch:
         self._take = take
         self._counts = counts
         self._stamp: Stamp = stamp_of((path,))
-        self.first = load_keys(path)
+        try:
+            self.first = load_keys(path)
+        except ConfigError as error:
+            raise ConfigError(f"auth.keys_file: {error}") from None
         self.fault: str | None = None
         """What is wrong with the file as it is now; the keys read before hold."""
         self.read_at_s = time.time()

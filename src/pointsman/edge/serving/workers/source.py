@@ -47,6 +47,6 @@ def _api_key(node: Node, environ: Mapping[str, str]) -> str | None:
     if node.api_key_env is None:
         return None
     try:
-        return secret_of_environment(node.api_key_env, environ).reveal()
+        return secret_of_environment(node.api_key_env, environ, "api_key_env").reveal()
     except ConfigError as error:
         raise ConfigError(f"execution-group.nodes: engine {node.engine_name}: {error}") from None
