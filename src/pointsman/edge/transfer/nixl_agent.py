@@ -137,18 +137,13 @@ class NixlAgent:
 def _that_sleep(api: Any) -> Iterator[None]:
     """Agents that are made meanwhile do. NIXL's Python interface sets a wait of 0, which takes a core's whole time."""
     bindings = getattr(api, "nixlBind", None)
-    usual = getattr(bindings, "nixlAgentConfig", None)
-    wait = getattr(usual, "pthrDelay", None)
-    if bindings is None or usual is None or wait is None:  # another version's business
+    usual: Any = getattr(bindings, "nixlAgentConfig", None)
+    wait: Any = getattr(usual, "pthrDelay", None)
+    if bindings is None or wait is None:  # another version's business
         yield
         return
-
-    class Configuration(usual):  # type: ignore[misc]
-        """As the interface makes it, but for the wait."""
-
-        pthrDelay = property(wait.fget, lambda self, us: wait.fset(self, us or _IDLE_US))  # noqa: N815
-
-    bindings.nixlAgentConfig = Configuration
+    sleeping = property(wait.fget, lambda self, us: wait.fset(self, us or _IDLE_US))
+    bindings.nixlAgentConfig = type("SleepingAgentConfig", (usual,), {"pthrDelay": sleeping})
     try:
         yield
     finally:
