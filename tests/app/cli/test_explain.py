@@ -197,6 +197,28 @@ def test_the_worst(run: Run, log: Path) -> None:
     assert len(json.loads(run("--worst", "e2e", "--limit", 3, "--log", log, "--json")[1])["decisions"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("worst", "column", "most"),
+    [
+        ("ttft", "first token after ms", 450.0),
+        ("e2e", "last token after ms", 2_000.0),
+        ("error", "TTFT off by ms", 300.0),
+    ],
+)
+def test_a_list_of_the_worst_shows_what_it_is_sorted_by(
+    run: Run, tmp_path: Path, worst: str, column: str, most: float
+) -> None:
+    """A request that waited here before it was sent is slow for its client, though not from the decision on."""
+    waited = decided(1, first_token_ms=450.0, last_token_ms=2_000.0, ttft_ms=20.0, predicted_ttft_ms=320.0)
+    told = run("--worst", worst, "--limit", 2, "--log", write(tmp_path / "d.jsonl", waited, decided(2)))[1]
+    heading, first = told.splitlines()[:2]
+    assert column in heading
+    assert first.startswith("r1 ")
+    end = heading.index(column) + len(column)
+    assert first[:end].split()[-1].replace(",", "") == f"{most:.0f}"
+    assert column not in run("--last", 2, "--log", tmp_path / "d.jsonl")[1]
+
+
 def test_filters(run: Run, log: Path) -> None:
     assert run("--last", 5, "--worker", "b/0", "--log", log)[0] == 1
     assert run("--last", 5, "--worker", "a/0", "--policy", "kv", "--model", "m", "--log", log)[0] == 0

@@ -211,7 +211,7 @@ def _many(source: Source, query: Query, policy: Policy | None, registry: PolicyR
     if len(told) == 1:
         print_explained(console, told[0])
     else:
-        print_list(console, told)
+        print_list(console, told, query.worst)
     if answer.what_if is not None and len(told) > 1:
         print_summary(console, answer.what_if)
     _say_notes(source)

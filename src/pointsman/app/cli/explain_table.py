@@ -12,6 +12,7 @@ from rich.table import Table
 from pointsman.edge.decisions.explained import Explained
 from pointsman.edge.decisions.legs_of_row import best_alone, best_plan, chosen_plan, kind_of, path, plan_kind
 from pointsman.edge.decisions.plans import ALONE, APART, PULL
+from pointsman.edge.decisions.row_search import measure
 from pointsman.edge.decisions.skew import SkewReport
 from pointsman.edge.decisions.what_if import Pick, WhatIf, WhatIfSummary
 from pointsman.edge.decisions.words import amount, count, percent, plain
@@ -45,11 +46,18 @@ def print_explained(console: Console, told: Explained) -> None:
         print_what_if(console, told.what_if)
 
 
-def print_list(console: Console, every: Sequence[Explained]) -> None:
-    """Many decisions, a line each, then why each was made."""
+_SORTED_BY = {"ttft": "first token after ms", "e2e": "last token after ms", "error": "TTFT off by ms"}
+"""Columns of what no other one shows: `TTFT ms` is from the decision on, as predictions are."""
+
+
+def print_list(console: Console, every: Sequence[Explained], worst: str | None = None) -> None:
+    """Many decisions, a line each, then why each was made; with what `--worst` sorted them by."""
     table = _table()
     for name in ("decision", "at", "status", "policy", "worker"):
         table.add_column(name, no_wrap=True)
+    by = _SORTED_BY.get(worst or "")
+    if by is not None:
+        table.add_column(by, justify="right", no_wrap=True)
     for name in ("prompt", "cached", "found", "TTFT ms", "predicted", "ITL ms", "predicted", "margin"):
         table.add_column(name, justify="right", no_wrap=True)
     for told in every:
@@ -60,6 +68,7 @@ def print_list(console: Console, every: Sequence[Explained]) -> None:
             row.status,
             escape(row.policy) or "–",
             escape(_workers(row)),
+            *([] if worst is None or by is None else [_number(measure(row, worst))]),
             f"{row.prompt_tokens:,}",
             f"{row.cached:,}",
             _number(row.cached_reported),
