@@ -13,6 +13,7 @@ from pointsman.core.model.view import Exclusion, FleetView
 from pointsman.core.policies.kv import Kv
 from pointsman.core.policies.least_loaded import LeastLoaded
 from pointsman.core.policies.policy import Policy, Timing, decision
+from pointsman.core.policies.power_of_two import PowerOfTwo
 from pointsman.core.policies.random_choice import RandomChoice
 from pointsman.core.policies.round_robin import RoundRobin
 from pointsman.core.policies.session import Session
@@ -114,6 +115,14 @@ def test_route_keys_too_coarse() -> None:
 def test_keys_that_do_not_decide_are_no_cause() -> None:
     assert report(dealt(LeastLoaded(), COUNT, key=tenant)).verdict == "even"
     assert kinds(report(dealt(LeastLoaded(), COUNT, key=tenant, slower={"a/0": 4.0}))) == ["workers"]
+
+
+@pytest.mark.parametrize("policy", [LeastLoaded(), PowerOfTwo()], ids=lambda one: one.name)
+def test_keys_of_few_requests_seem_to_stay_where_most_requests_go_and_are_no_cause(policy: Policy) -> None:
+    """Metrics send most requests to one of two workers, and so most of each conversation, whoever has it."""
+    chats, two = COUNT // 2, WORKERS[:2]
+    rows = dealt(policy, chats, key=lambda number, rng: f"chat {number // 3}", workers=two, foreign={"a/0": 12})
+    assert kinds(report(rows)) == ["metrics"]
 
 
 def test_a_hot_prefix() -> None:

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 import msgspec
 
 from pointsman.core.model.view import Exclusion
+from pointsman.core.policies.least_loaded import LeastLoaded
+from pointsman.core.policies.power_of_two import PowerOfTwo
+from pointsman.core.policies.random_choice import RandomChoice
+from pointsman.core.policies.round_robin import RoundRobin
 from pointsman.edge.decisions.facts import WorkerFacts
 from pointsman.edge.decisions.prefixes import block_keys, tokens_of
 from pointsman.edge.decisions.shares import TOO_FEW, Shares, median_itl_ms, time_there_ms
@@ -29,6 +33,8 @@ _OFTEN = 0.2
 _QUEUE_FULL = Exclusion.QUEUE_FULL.text
 _NOT_OF_THE_WORKER = (_QUEUE_FULL, Exclusion.PINNED_ELSEWHERE.text, Exclusion.ALREADY_TRIED.text)
 _CACHE_UNITS = ("ms", "tokens")
+_KEYLESS = frozenset(policy.name for policy in (LeastLoaded, PowerOfTwo, RandomChoice, RoundRobin))
+"""Policies that never look at route keys. Where one worker gets most requests, most of each key's are there anyhow."""
 
 
 class SkewCause(msgspec.Struct):
@@ -58,7 +64,11 @@ def causes_of(dealt: Shares, facts: Mapping[str, WorkerFacts]) -> list[SkewCause
 
 def _route_keys(dealt: Shares) -> list[SkewCause]:
     """Only where keys decide: other policies look at them no more than at the weather."""
-    rows = [row for row in dealt.rows if row.session is not None and row.unit not in _CACHE_UNITS]
+    rows = [
+        row
+        for row in dealt.rows
+        if row.session is not None and row.unit not in _CACHE_UNITS and row.policy not in _KEYLESS
+    ]
     if len(rows) < _PART * len(dealt.rows):
         return []
     workers = len(dealt.workers)
