@@ -120,6 +120,19 @@ def test_what_can_not_be_is_refused(engine: str, role: str, status: int, message
     run_virtual(main)
 
 
+def test_who_drains_is_not_counted_among_those_that_decode() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with apart(loop, prefills=1, decodes=2) as fleet:
+            fleet.frontends[0].drains.begin("e1", "the test says so", 60.0)
+            answer = await ordered(fleet, "e2", "prefill")
+            assert answer.status == 409
+            assert "e2 is the last that decodes sim just now: e1 is draining" in answer.error["message"]
+            fleet.frontends[0].drains.resume("e1")
+            assert (await ordered(fleet, "e2", "prefill")).status == 200
+
+    run_virtual(main)
+
+
 def test_an_engine_that_passes_no_kv_on_can_not_compute_prompts_for_others() -> None:
     async def main(loop: VirtualLoop) -> None:
         async with apart(loop, prefills=1, decodes=2) as fleet:

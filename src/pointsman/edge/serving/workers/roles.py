@@ -9,6 +9,7 @@ from pointsman.core.ledger.events import RoleChanged
 from pointsman.core.ledger.ledger import Ledger
 from pointsman.core.model.errors import PointsmanError
 from pointsman.core.model.transfer import TransferMode
+from pointsman.core.model.view import Exclusion
 from pointsman.core.model.worker import Role, WorkerSpec, engine_of
 from pointsman.edge.cluster.discovery.registrations import RoleOrder
 from pointsman.edge.engines.facts import EngineFacts
@@ -26,6 +27,10 @@ DOES = {
 
 class TakenError(PointsmanError):
     """It can't be as asked for: another engine or place has a say in it, or the engine itself."""
+
+
+_ANSWERS_NOBODY = (Exclusion.DRAINING.name.lower(), Exclusion.UNREACHABLE.name.lower())
+"""States of workers that new requests do not get to, whatever their role."""
 
 
 class Roles:
@@ -84,11 +89,16 @@ class Roles:
             if worker.spec.kv is None or not worker.spec.kv.gives:
                 raise TakenError(f"{engine} passes no KV on, as far as it tells: it can compute no prompts for others")
             for model in worker.spec.models:
-                if not any(
-                    model in one.spec.models and one.spec.role is not Role.PREFILL and engine_of(one.id) != engine
+                others = [
+                    one
                     for one in workers
-                ):
+                    if model in one.spec.models and one.spec.role is not Role.PREFILL and engine_of(one.id) != engine
+                ]
+                if not others:
                     raise TakenError(f"{engine} is the last that decodes {model}: give another engine that role first")
+                if all(one.state in _ANSWERS_NOBODY for one in others):
+                    why = ", ".join(sorted(f"{engine_of(one.id)} is {one.state}" for one in others))
+                    raise TakenError(f"{engine} is the last that decodes {model} just now: {why}")
 
     def do(self, order: RoleOrder) -> None:
         """Carry an order out, as far as its engine is there and is described as it was then."""
