@@ -250,6 +250,17 @@ class TestForeignLoad:
         assert (worker.foreign, worker.queued, worker.kv_use) == (0, 0, None)
         assert ledger.view(make_request()).column(Column.KV_USED_TOKENS).tolist() == [0]
 
+    def test_of_an_engine_that_is_gone_the_last_reading_is_not_shown(self, make_ledger, make_request) -> None:
+        ledger = make_ledger("a")
+        ledger.apply(ev.MetricsRead(A, 0, running=4, waiting=2, kv_use=0.5, kv_capacity_tokens=1000))
+        ledger.apply(ev.GpuRead(A, 0, 0.95, 0.8))
+        worker = ledger.snapshot().workers[0]
+        assert (worker.kv_use, worker.gpu_use, worker.gpu_memory) == (0.5, 0.95, 0.8)
+        for at_ms in (20_000, 25_000):
+            ledger.apply(ev.HealthRead(A, at_ms, False, False, "timed out"))
+        worker = ledger.snapshot().workers[0]
+        assert (worker.kv_use, worker.gpu_use, worker.gpu_memory) == (None, None, None)
+
     def test_only_what_two_readings_agree_on_counts(self, make_ledger, make_request) -> None:
         ledger = make_ledger("a")
         send(ledger, make_request("r"), A)

@@ -20,6 +20,8 @@ def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times
     kv = _kv_snapshot(caches, entry.slot)
     not_ours = entry.not_ours
     status = Exclusion(int(column[Column.EXCLUSION]))
+    gone = status is Exclusion.UNREACHABLE  # of which the last reading says nothing any more
+    gpu_use = None if gone or column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000
     return WorkerSnapshot(
         id=entry.id,
         spec=entry.spec,
@@ -33,9 +35,9 @@ def worker_snapshot(entry: WorkerEntry, table: FleetTable, caches: Caches, times
         prefill_tokens=int(column[Column.PREFILL_TOKENS]) - not_ours.prefill_tokens,
         kv_tokens=int(column[Column.KV_TOKENS]) - not_ours.kv_tokens,
         kv_capacity_tokens=int(column[Column.KV_CAPACITY_TOKENS]),
-        kv_use=entry.kv_use,
-        gpu_use=None if column[Column.GPU_USE_PERMILLE] < 0 else int(column[Column.GPU_USE_PERMILLE]) / 1000,
-        gpu_memory=entry.gpu_memory,
+        kv_use=None if gone else entry.kv_use,
+        gpu_use=gpu_use,
+        gpu_memory=None if gone else entry.gpu_memory,
         health=entry.health.snapshot(),
         faults=entry.faults.snapshot(),
         text_blocks=caches.text_blocks_held(entry.slot),
