@@ -268,3 +268,10 @@ def test_progress_is_told_from_nothing_to_nearly_all() -> None:
     assert shares[0] == 0
     assert max(shares) <= 1
     assert shares[-1] > 0.5
+
+
+def test_progress_is_not_at_its_end_while_one_of_two_kinds_is_chosen() -> None:
+    expected: list[int] = []
+    asked = question(traffic(10, 200), "2", profile="prefill=h100/llama-8b,decode=a100/llama-8b", seeds=2)
+    consult(asked, on_progress=lambda progress: expected.append(progress.runs))
+    assert expected[0] > expected[-1] / 2

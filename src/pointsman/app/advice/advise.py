@@ -64,7 +64,9 @@ def advice(findings: Findings, notes: tuple[str, ...] = ()) -> Advice:
 
 
 def _fleet(findings: Findings) -> FleetAnswer:
-    fleet, runs = findings.together, findings.policies.get(recommended(findings))
+    fleet = findings.together
+    # With the policy that happened to be simulated before it was interrupted they may be too few, with another enough.
+    runs = None if too_little(findings) else findings.policies.get(recommended(findings))
     share = mean_of(runs, "goodput_share") if runs else None
     return FleetAnswer(
         fleet=fleet.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pointsman.app.advice import figures
-from pointsman.app.advice.findings import DEFAULT, Findings
+from pointsman.app.advice.findings import AWARE, DEFAULT, Findings
 from pointsman.app.advice.idle import quantile
 from pointsman.app.advice.laboratory import NEED_EVENTS, NOISE
 from pointsman.app.advice.settling import settling_ms
@@ -25,7 +25,7 @@ def assumed(findings: Findings) -> list[str]:
     said = [f"{slo}, since none was given (--slo)." if question.slo_assumed else f"{slo}."]
     traffic = findings.traffic
     said.append(
-        f"Traffic as in {question.trace.name}: {traffic.requests:,} requests, {traffic.requests_s:.3g} a second, "
+        f"Traffic as in {question.trace.name}: {_counted(traffic.requests)}, {traffic.requests_s:.3g} a second, "
         f"{traffic.prompt_tokens_mean:,.0f} prompt and {traffic.output_tokens_mean:,.0f} output tokens on average."
     )
     if not excerpt.whole:
@@ -43,7 +43,7 @@ def assumed(findings: Findings) -> list[str]:
         f"{figures.percent(SIGNIFICANCE)} of such experiments."
     )
     said.extend(_speed(profile) for profile in _profiles(findings))
-    if DEFAULT in findings.policies:
+    if len([name for name in AWARE if name in findings.policies]) > 1:
         said.append(
             f"{DEFAULT}, the default, is preferred to others that know what is cached: only one that is surely and "
             "noticeably better is advised instead."
@@ -90,7 +90,7 @@ def unknown(findings: Findings) -> list[str]:
         )
     if len(requests) < FEWEST_REQUESTS:
         said.append(
-            f"The trace has {len(requests):,} request{'' if len(requests) == 1 else 's'}, too few for shares and P99s "
+            f"The trace has {_counted(len(requests))}, too few for shares and P99s "
             "to mean much: record a thousand or more."
         )
     lasts_ms, needed_ms = findings.excerpt.trace.duration_ms, settling_ms(question)
@@ -113,6 +113,10 @@ def unknown(findings: Findings) -> list[str]:
         "that fail."
     )
     return said
+
+
+def _counted(requests: int) -> str:
+    return f"{requests:,} request{'' if requests == 1 else 's'}"
 
 
 def _profiles(findings: Findings) -> list[Profile]:

@@ -13,7 +13,7 @@ from pointsman.app.advice.fleets import Fleet, of_size
 from pointsman.app.advice.idle import works_ms
 from pointsman.app.advice.laboratory import BY_REQUEST, Case, Laboratory
 from pointsman.app.advice.limits import AS_IT_IS, LOADS, Limit, limits
-from pointsman.app.advice.preference import preferred
+from pointsman.app.advice.preference import best_aware
 from pointsman.app.advice.question import Question
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.split import best_split
@@ -33,6 +33,7 @@ def consult(question: Question, jobs: int = 1, on_progress: Callable[[Progress],
     findings = Findings(question, excerpt, together, traffic(question, excerpt, together))
     with Laboratory(question, excerpt.trace, jobs, on_progress) as laboratory:
         try:
+            laboratory.expected = _expected(findings)  # With which fleet is not known yet, but about how many.
             _choose_fleet(laboratory, findings)
             laboratory.expected = _expected(findings)
             for stage in (_policies, _loads, _splits, _moving, _sizes):
@@ -106,7 +107,7 @@ def _judge_policies(laboratory: Laboratory, findings: Findings) -> None:
     findings.results = laboratory.results(cases, interrupted=findings.interrupted)
     findings.plain = simplest([name for name in PLAIN if name in found], findings.comparisons)
     aware = [name for name in AWARE if name in found]
-    findings.aware = preferred(findings, aware) if aware else None
+    findings.aware = best_aware(findings, aware) if aware else None
 
 
 def _loads(laboratory: Laboratory, findings: Findings) -> None:

@@ -87,10 +87,10 @@ class Advice(msgspec.Struct, frozen=True):
     """A coordination layer: `yes`, `some`, `no` or `unknown`."""
     headline: str
     policy: str | None
-    """The one to take; null: too little was simulated."""
+    """The one to take; null: too little was simulated, or too few seeds can't tell."""
     layer_policy: str | None
     """The one that should decide where pointsman runs, be it worth it or not: the default, `cost`, unless another is
-    surely better; null: too little was simulated."""
+    surely better, or pays where it does not; null as `policy`."""
     fleet: FleetAnswer
     split: SplitAnswer | None
     cache: CacheAnswer | None

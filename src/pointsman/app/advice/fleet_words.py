@@ -10,7 +10,7 @@ from pointsman.app.advice.choice import DECIDES_SPLIT, mean_of, noticeable
 from pointsman.app.advice.findings import SPLIT, Findings
 from pointsman.app.advice.fleets import counted
 from pointsman.app.advice.settling import settling_ms
-from pointsman.app.advice.worth import more_load, recommended, too_little
+from pointsman.app.advice.worth import more_load, recommended, seems_more_load, too_little
 from pointsman.app.experiments.comparison import Comparison
 from pointsman.app.experiments.measures import shown
 from pointsman.app.experiments.verdict import listed
@@ -47,12 +47,13 @@ def gpus(findings: Findings) -> list[str]:
     said.extend(_load(findings, policy))
     said.extend(_size(findings, policy))
     load = findings.loads.get(policy)
-    if load is not None and (load.value is None or load.value < 1) and fleet.workers > 1:
+    hopeless = findings.traffic.hopeless_share
+    never = hopeless > 1 - question.target
+    if load is not None and (load.value is None or load.value < 1) and fleet.workers > 1 and not never:
         said.append(
             "Everything else here was compared on this overloaded fleet; ask again with as many GPUs as are needed."
         )
-    hopeless = findings.traffic.hopeless_share
-    if hopeless > 1 - question.target:
+    if never:
         said.append(
             f"No number of these workers keeps this SLO: {figures.percent(hopeless)} of the requests miss it on a "
             f"worker that has nothing else to do (P99 of the first token there, nothing cached: "
@@ -68,7 +69,9 @@ def apart(findings: Findings) -> Apart | None:
     policy = findings.split_policy
     goodput = [each for each in _noticed(findings) if each.key == "goodput_share"]
     if goodput:
-        return Apart.YES if goodput[0].first_is_better else Apart.NO
+        # On a fleet that is too small for either, a few more in time are no reason for what takes less load.
+        better = goodput[0].first_is_better and not more_load(findings, policy, SPLIT)
+        return Apart.YES if better else Apart.NO
     if more_load(findings, SPLIT, policy):
         return Apart.YES
     if more_load(findings, policy, SPLIT):
@@ -95,6 +98,11 @@ def stages(findings: Findings) -> list[str]:
         said = [f"Yes, {ratio}: better than {findings.together.name} for both stages."]
     elif answer is Apart.NO:
         said = [f"No. {best[0].upper()}{best[1:]}, and {findings.together.name} for both stages do better."]
+    elif seems_more_load(findings, SPLIT, policy):
+        said = [
+            f"No reason that is sure. {best[0].upper()}{best[1:]}; that it takes more load than "
+            f"{findings.together.name} for both stages, which are simpler, may be chance."
+        ]
     else:
         said = [
             f"No reason to. {best[0].upper()}{best[1:]}; it keeps the SLO no better and no worse than "
@@ -140,13 +148,17 @@ def _size(findings: Findings, policy: str) -> list[str]:
     size, fleet = findings.sizes.get(policy), findings.together
     if size is None:
         return _scaled(findings, policy)
+    others = "".join(
+        f"; with {name} {figures.workers(limit)}" for name, limit in findings.sizes.items() if name != policy
+    )
     if size.value is None:
-        return [f"No fleet of up to {counted(round(size.easiest))} keeps it."]
+        said = f"No fleet of up to {counted(round(size.easiest))} keeps it"
+        found = any(limit.value is not None for limit in findings.sizes.values())
+        return [f"{said} with {policy}{others}." if found else f"{said}."]
     needed = round(size.value)
     each = fleet.gpus // fleet.workers
     said = f"The fewest that keep it: {figures.workers(size)}, {needed * each} GPU{'' if needed * each == 1 else 's'}"
-    others = [f"with {name} {figures.workers(limit)}" for name, limit in findings.sizes.items() if name != policy]
-    said += "".join(f"; {other}" for other in others)
+    said += others
     if needed <= _FAR_TOO_LARGE * fleet.workers:
         said += ". The fleet is far larger than this load needs"
     return [said + "."]
@@ -158,7 +170,7 @@ def _scaled(findings: Findings, policy: str) -> list[str]:
     if limit is None or limit.value is None or findings.question.fleets.one_kind is not None:
         return []
     about = math.ceil(findings.together.gpus / limit.value)
-    return [f"Scaled from that, not simulated: this load needs about {about} GPUs."]
+    return [f"Scaled from that, not simulated: this load needs about {about} GPU{'' if about == 1 else 's'}."]
 
 
 def _are(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pointsman.app.advice import figures
+from pointsman.app.advice.choice import beats
 from pointsman.app.advice.findings import DEFAULT, LEAST_LOADED, Findings
 from pointsman.app.advice.preference import layer_policy, surely_better
 from pointsman.app.advice.worth import recommended, too_little, undecided, wins
@@ -23,7 +24,8 @@ def policy(findings: Findings) -> list[str]:
         return [_plain(findings), *_in_a_layer(findings)]
     if chosen == DEFAULT:
         return [
-            f"Take {DEFAULT}, the default: nothing has to be set, and no other is noticeably better.",
+            f"Take {DEFAULT}, the default: nothing has to be set, and no other{_that_knows(findings)} is noticeably "
+            "better.",
             *_default(findings),
         ]
     return [f"Take {chosen} {_instead(findings, chosen)}.", *_set(findings, chosen)]
@@ -47,7 +49,18 @@ def _in_a_layer(findings: Findings) -> list[str]:
     return [f"Where pointsman runs, set {name} {_instead(findings, name)}."]
 
 
+def _that_knows(findings: Findings) -> str:
+    """One that does not may be, at this load."""
+    return " that knows what is cached" if beats(findings.plain, DEFAULT, findings.comparisons) else ""
+
+
 def _instead(findings: Findings, name: str) -> str:
+    if not surely_better(findings, name, DEFAULT):
+        plain = findings.plain
+        return (
+            f"(routing.policy: {name}), which is better than {plain} ({_by(findings, name, plain)}); of the default, "
+            f"{DEFAULT}, that is not sure"
+        )
     return f"(routing.policy: {name}), which is better than the default, {DEFAULT} ({_by(findings, name, DEFAULT)})"
 
 
@@ -83,4 +96,5 @@ def _by(findings: Findings, first: str, second: str) -> str:
     if found:
         return listed([figures.amount(each) for each in found[:2]])
     ours, theirs = (figures.load(findings.loads[name], with_spread=False) for name in (first, second))
-    return f"{ours} of this load, not {theirs}"
+    # "Not less than" would be at least.
+    return f"{ours} of this load, {'not' if findings.loads[second].value is not None else f'with {second}'} {theirs}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pointsman.app.advice.choice import beats
-from pointsman.app.advice.findings import AWARE, DEFAULT, PLAIN, Findings
-from pointsman.app.advice.worth import more_load, recommended
+from pointsman.app.advice.findings import AWARE, DEFAULT, Findings
+from pointsman.app.advice.worth import more_load, reasons, recommended
 
 
 def surely_better(findings: Findings, first: str, second: str) -> bool:
@@ -33,10 +33,21 @@ def preferred(findings: Findings, names: Sequence[str]) -> str:
     return chosen
 
 
+def best_aware(findings: Findings, names: Sequence[str]) -> str:
+    """The preferred one of `names`; where the default is that without being worth a layer, one that is."""
+    best = preferred(findings, names)
+    if best != DEFAULT or reasons(findings, best):
+        return best
+    paying = [name for name in names if reasons(findings, name)]
+    return preferred(findings, paying) if paying else best
+
+
 def layer_policy(findings: Findings) -> str:
     """What should decide where a layer runs, be it worth it or not."""
     best = recommended(findings)
     if best in AWARE:
         return best
-    others = [name for name in (*PLAIN, *AWARE) if name in findings.policies and name != DEFAULT]
-    return preferred(findings, [DEFAULT, *others])
+    # What is advised without a layer comes first: it is the simplest, and no other is surely better.
+    if surely_better(findings, best, DEFAULT):
+        return best
+    return findings.aware or DEFAULT

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Sequence
 
 from pointsman.app.advice.choice import beats, large, noticeable
-from pointsman.app.advice.findings import Findings
-from pointsman.app.advice.limits import surely_apart
+from pointsman.app.advice.findings import AWARE, Findings
+from pointsman.app.advice.limits import Limit, surely_apart
 from pointsman.app.experiments.comparison import Comparison
 from pointsman.app.experiments.measures import Kind
 
@@ -42,9 +42,9 @@ class Reason(enum.StrEnum):
     LATENCY = "latency"
 
 
-def reasons(findings: Findings) -> list[Reason]:
-    """Why the aware policy is worth having; empty if it isn't, or nothing is known."""
-    plain, aware = findings.plain, findings.aware
+def reasons(findings: Findings, name: str | None = None) -> list[Reason]:
+    """Why the aware policy, or the one that is named, is worth having; empty if it isn't, or nothing is known."""
+    plain, aware = findings.plain, name or findings.aware
     if aware is None:
         return []
     found = []
@@ -79,15 +79,31 @@ def worth(findings: Findings) -> Worth:
 
 
 def undecided(findings: Findings) -> bool:
-    """Whether more requests seem to keep the SLO with the aware policy, but that may be chance with so few seeds."""
-    aware = findings.aware
+    """Whether an aware policy seems to decide over the SLO or the GPUs, but that may be chance with so few seeds."""
+    return seeming(findings) is not None
+
+
+def seeming(findings: Findings) -> tuple[str, Reason] | None:
+    """Which one seems to, and by what."""
+    aware, plain = findings.aware, findings.plain
     if aware is None or findings.question.seeds >= ENOUGH_SEEDS or reasons(findings):
-        return False
-    return any(
-        large(each) and not each.significant and each.seen_from(aware).first_is_better
-        for each in findings.comparisons
-        if {each.first, each.second} == {aware, findings.plain} and each.key == "goodput_share"
-    )
+        return None
+    names = [name for name in dict.fromkeys((aware, *AWARE)) if name in findings.policies]
+    names = [name for name in names if not beats(plain, name, findings.comparisons)]
+    for name in names:
+        if any(
+            large(each) and not each.significant and each.seen_from(name).first_is_better
+            for each in findings.comparisons
+            if {each.first, each.second} == {name, plain} and each.key == "goodput_share"
+        ):
+            return name, Reason.GOODPUT
+    # A fleet with much room needs neither more load nor fewer workers.
+    for name in () if much_room(findings) else names:
+        if seems_fewer_workers(findings, name, plain):
+            return name, Reason.WORKERS
+        if seems_more_load(findings, name, plain):
+            return name, Reason.LOAD
+    return None
 
 
 def too_little(findings: Findings) -> bool:
@@ -95,7 +111,7 @@ def too_little(findings: Findings) -> bool:
     if not findings.interrupted:
         return False
     seeds = min((len(runs) for runs in findings.policies.values()), default=0)
-    return seeds < findings.question.seeds or not (findings.loads or reasons(findings))
+    return seeds < findings.question.seeds or not findings.loads
 
 
 def recommended(findings: Findings) -> str:
@@ -133,3 +149,23 @@ def fewer_workers(findings: Findings, first: str, second: str) -> bool:
     if ours.value is None or (theirs.value is not None and ours.value >= theirs.value):
         return False
     return surely_apart(ours, theirs, _FEWER_WORKERS, Kind.COUNT)
+
+
+def seems_more_load(findings: Findings, first: str, second: str) -> bool:
+    """Whether it takes noticeably more with `first`, be it by chance."""
+    if not {first, second} <= findings.loads.keys():
+        return False
+    ours, theirs = (_or_easiest(findings.loads[name]) for name in (first, second))
+    return ours >= theirs * (1 + LOAD_WORTH)
+
+
+def seems_fewer_workers(findings: Findings, first: str, second: str) -> bool:
+    """Whether `first` needs a worker less, be it by chance."""
+    if not {first, second} <= findings.sizes.keys():
+        return False
+    ours, theirs = (_or_easiest(findings.sizes[name]) for name in (first, second))
+    return ours <= theirs - 1
+
+
+def _or_easiest(limit: Limit) -> float:
+    return limit.easiest if limit.value is None else limit.value

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pointsman.app.advice import figures
-from pointsman.app.advice.choice import DECIDES, mean_of
-from pointsman.app.advice.findings import LEAST_LOADED, Findings
+from pointsman.app.advice.choice import DECIDES, beats, mean_of
+from pointsman.app.advice.findings import AWARE, LEAST_LOADED, Findings
 from pointsman.app.advice.preference import surely_better
 from pointsman.app.advice.settling import settling_ms
 from pointsman.app.advice.traffic import NO_REUSE
@@ -16,8 +16,8 @@ from pointsman.app.advice.worth import (
     much_room,
     reasons,
     recommended,
+    seeming,
     too_little,
-    undecided,
     wins,
     worth,
 )
@@ -34,10 +34,11 @@ def headline(findings: Findings) -> str:
         more = needed is not None and needed.value != 1
         return f"{said} But this load needs more than one worker: ask again with as many." if more else said
     if grade is Worth.UNKNOWN:
-        if not too_little(findings) and undecided(findings):
+        seems = seeming(findings)
+        if not too_little(findings) and seems is not None:
             return (
-                f"{findings.question.seeds} seeds can't tell. More requests kept the SLO with {findings.aware} than "
-                f"with {findings.plain}, but that may be chance: ask again with --seeds {ENOUGH_SEEDS} or more."
+                f"{findings.question.seeds} seeds can't tell. {_seems(findings, *seems)}, but that may be chance: ask "
+                f"again with --seeds {ENOUGH_SEEDS} or more."
             )
         if not too_little(findings):
             room = ", which keeps the SLO with much room to spare" if much_room(findings) else ""
@@ -54,15 +55,51 @@ def headline(findings: Findings) -> str:
                 f"before), so knowing what is cached gains nothing; {_balancer(findings)} does as well."
             )
         balancer = _balancer(findings).capitalize()
-        if findings.aware is not None and surely_better(findings, findings.plain, findings.aware):
+        behind = [surely_better(findings, findings.plain, name) for name in AWARE if name in findings.policies]
+        if behind and all(behind):
             return f"No. {balancer} does better here than policies that know what is cached."
+        if any(behind):
+            return (
+                f"No. {balancer} does as well here as the best policies that know what is cached, and better than "
+                "others of them."
+            )
         return f"No. {balancer} does as well here: policies that know what is cached make no noticeable difference."
     said = "; ".join(_reason(findings, reason) for reason in _told(findings))
     if grade is Worth.YES:
-        return f"Yes. {said[0].upper()}{said[1:]}.{_load_alone(findings)}"
-    kept = mean_of(findings.policies[findings.plain], "goodput_share") >= findings.question.target
-    slo = f"The SLO is kept without it, by {_balancer(findings)}" if kept else "It does not save the SLO"
-    return f"A little. {slo}; but {said}.{_one_would_do(findings)}{_load_alone(findings)}"
+        return f"Yes. {said[0].upper()}{said[1:]}.{_better_now(findings)}{_load_alone(findings)}"
+    slo = _slo(findings)
+    return f"A little. {slo}; but {said}.{_better_now(findings)}{_one_would_do(findings)}{_load_alone(findings)}"
+
+
+def _slo(findings: Findings) -> str:
+    """Which of the two keep it, where that is no reason."""
+    target, plain, aware = findings.question.target, findings.plain, recommended(findings)
+    if mean_of(findings.policies[plain], "goodput_share") >= target:
+        return f"The SLO is kept without it, by {_balancer(findings)}"
+    if mean_of(findings.policies[aware], "goodput_share") >= target:
+        return f"Hardly more requests keep the SLO than with {_balancer(findings)}"
+    return "It does not save the SLO"
+
+
+def _better_now(findings: Findings) -> str:
+    """Where more load or fewer workers are the reason, the plain policy may do better at the load as it is."""
+    plain, aware = findings.plain, recommended(findings)
+    if not beats(plain, aware, findings.comparisons):
+        return ""
+    by = listed([figures.amount(each) for each in wins(findings.comparisons, plain, aware)[:2]])
+    return f" At this load on {findings.together.name} {plain} does better, though: {by}."
+
+
+def _seems(findings: Findings, name: str, reason: Reason) -> str:
+    """What was better by chance or not."""
+    plain = findings.plain
+    if reason is Reason.GOODPUT:
+        return f"More requests kept the SLO with {name} than with {plain}"
+    if reason is Reason.WORKERS:
+        ours, theirs = (figures.workers(findings.sizes[each]) for each in (name, plain))
+        return f"With {name} this load needed {ours}, with {plain} {theirs}"
+    ours, theirs = (figures.load(findings.loads[each]) for each in (name, plain))
+    return f"With {name} {findings.together.name} took {ours} of this load, with {plain} {theirs}"
 
 
 def _load_alone(findings: Findings) -> str:
