@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pointsman.app.advice import figures
 from pointsman.app.advice.choice import compared
 from pointsman.app.advice.findings import SPLIT, Findings
 from pointsman.app.advice.fleet_words import Apart, apart, gpus, stages
 from pointsman.app.advice.limits import LOADS, Limit
 from support.made_findings import made_findings
-
-NOWHERE = Limit(dict.fromkeys(range(5)), LOADS[-1], LOADS[0])
 
 
 def _load(*values: float) -> Limit:
@@ -66,3 +65,10 @@ def test_where_no_number_is_enough_nobody_is_sent_for_more() -> None:
     said = " ".join(gpus(findings))
     assert "No number of these workers keeps this SLO" in said
     assert again not in said
+
+
+def test_a_load_beyond_what_was_tried_is_so_in_its_range_as_well() -> None:
+    assert figures.load(_load(7.41, 8.0, 8.0)) == "more than ×8 (×7.41 to more by seed)"
+    assert figures.load(_load(7.41, 7.41, 8.0)) == "×7.41 (×7.41 to more than ×8 by seed)"
+    assert figures.load(_load(1.0, 1.08, 1.08)) == "×1.08 (×1 to ×1.08 by seed)"
+    assert figures.load(_load(8.0, 8.0)) == "more than ×8"

@@ -35,11 +35,14 @@ def measured(runs: BySeed, key: str) -> str:
 
 
 def load(limit: Limit, *, with_spread: bool = True) -> str:
-    """`×1.85`, or `×1.85 (×1.71 to ×1.85 by seed)`."""
+    """`×1.85`, `×1.85 (×1.71 to ×1.85 by seed)` or, beyond what was tried, `more than ×8 (×7.41 to more by seed)`."""
     if limit.value is None:
         return f"less than ×{limit.easiest:g}"
     known = limit.known if with_spread else None
-    spread = f" (×{known[0]:g} to ×{known[1]:g} by seed)" if known and known[0] != known[1] else ""
+    spread = ""
+    if known and known[0] != known[1]:
+        most = f"{'more than ' if known[1] == limit.hardest else ''}×{known[1]:g}"
+        spread = f" (×{known[0]:g} to {'more' if limit.at_end else most} by seed)"
     return f"{'more than ' if limit.at_end else ''}×{limit.value:g}{spread}"
 
 
