@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pointsman.core.ledger.health.settings import HealthSettings
-from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.guards import NO_GUARDS, Guards
 from pointsman.core.model.slo import Slo
 from pointsman.core.model.transfer import USUAL_RULES, TransferRules
@@ -23,6 +22,7 @@ from pointsman.edge.configuration.control_plane import Timeouts as ConfiguredTim
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.links import link_priors
 from pointsman.edge.configuration.links_file import SavedLink, load_links
+from pointsman.edge.configuration.named import named
 from pointsman.edge.configuration.route_key import RouteKey
 from pointsman.edge.configuration.routing import Routing
 from pointsman.edge.configuration.secret import secret_of_environment
@@ -209,10 +209,8 @@ class FrontendSettings:
 def _measured_links(tree: ConfigTree) -> tuple[SavedLink, ...]:
     if tree.links.file is None:
         return ()
-    try:
+    with named("links.file"):
         return load_links(Path(tree.links.file)).links
-    except ConfigError as error:
-        raise ConfigError(f"links.file: {error}") from None
 
 
 def configured_orders(tree: ConfigTree) -> Orders:
@@ -249,10 +247,8 @@ def _step_priors(nodes: Iterable[Node]) -> dict[str, StepCoefficients]:
     priors: dict[str, StepCoefficients] = {}
     for node in nodes:
         if node.profile is not None and node.profile not in priors:
-            try:
+            with named(f"execution-group.nodes: engine {node.engine_name}: profile"):
                 priors[node.profile] = load_profile(node.profile).step
-            except ConfigError as error:
-                raise ConfigError(f"execution-group.nodes: engine {node.engine_name}: profile: {error}") from None
     return priors
 
 
@@ -277,10 +273,8 @@ def _admin_key(auth: Auth, environ: Mapping[str, str]) -> str | None:
         return auth.admin_key.reveal()
     if auth.admin_key_env is None:
         return None
-    try:
+    with named("auth.admin_key_env"):
         return secret_of_environment(auth.admin_key_env, environ, "admin_key_env").reveal()
-    except ConfigError as error:
-        raise ConfigError(f"auth.admin_key_env: {error}") from None
 
 
 def _limits(tree: ConfigTree) -> ServerLimits:

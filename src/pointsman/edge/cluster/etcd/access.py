@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.etcd import Etcd
+from pointsman.edge.configuration.named import named
 from pointsman.edge.configuration.secret import secret_of_environment
 from pointsman.edge.wire.trust import Trust, trust_of
 
@@ -42,7 +42,5 @@ class EtcdAccess:
 def _password(section: Etcd, environ: Mapping[str, str]) -> str | None:
     if section.password_env is None:
         return None if section.password is None else section.password.reveal()
-    try:
+    with named("etcd.password_env"):
         return secret_of_environment(section.password_env, environ, "password_env").reveal()
-    except ConfigError as error:
-        raise ConfigError(f"etcd.password_env: {error}") from None

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pointsman.core.model.errors import ConfigError
 from pointsman.edge.cluster.etcd.access import EtcdAccess
 from pointsman.edge.cluster.replicas.timing import BusTiming
 from pointsman.edge.configuration.etcd import DEFAULT_FLEET, Etcd
+from pointsman.edge.configuration.named import named
 from pointsman.edge.configuration.replicas import Replicas
 from pointsman.edge.configuration.secret import secret_of_environment
 
@@ -65,7 +65,5 @@ class ReplicaSettings:
 def _secret(section: Replicas, environ: Mapping[str, str]) -> str | None:
     if section.secret_env is None:
         return None if section.secret is None else section.secret.reveal()
-    try:
+    with named("replicas.secret_env"):
         return secret_of_environment(section.secret_env, environ, "secret_env").reveal()
-    except ConfigError as error:
-        raise ConfigError(f"replicas.secret_env: {error}") from None

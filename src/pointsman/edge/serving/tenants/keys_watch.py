@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pointsman.core.model.errors import ConfigError
 from pointsman.edge.configuration.keys_file import KeysFile, load_keys
+from pointsman.edge.configuration.named import named
 from pointsman.edge.configuration.watched_files import Stamp, stamp_of
 from pointsman.edge.serving.tenants.counts import TenantCounts
 
@@ -28,10 +29,8 @@ class KeysWatch:
         self._take = take
         self._counts = counts
         self._stamp: Stamp = stamp_of((path,))
-        try:
+        with named("auth.keys_file"):
             self.first = load_keys(path)
-        except ConfigError as error:
-            raise ConfigError(f"auth.keys_file: {error}") from None
         self.fault: str | None = None
         """What is wrong with the file as it is now; the keys read before hold."""
         self.read_at_s = time.time()

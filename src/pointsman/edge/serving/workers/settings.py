@@ -11,6 +11,7 @@ from pointsman.edge.cluster.discovery.record import WorkerRecord
 from pointsman.edge.cluster.etcd.access import EtcdAccess
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.configuration.control_plane import ControlPlane, no_such_level
+from pointsman.edge.configuration.named import named
 from pointsman.edge.configuration.tree import ConfigTree
 from pointsman.edge.serving.workers.source import source_of
 from pointsman.edge.traces.profile_file import load_profile
@@ -37,10 +38,8 @@ class RecordReader:
                 f"api_key_env: {variable} may not be named here; the front end allows those in discovery.api_key_envs"
             )
         if record.profile is not None:
-            try:
+            with named("profile"):
                 load_profile(record.profile)
-            except ConfigError as error:
-                raise ConfigError(f"profile: {error}") from None
         try:
             source = source_of(record, self.plane, self.environ)
         except ConfigError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pointsman.core.model.errors import ConfigError
 from pointsman.core.model.transfer import TransferMode
 from pointsman.edge.cluster.members import WorkerSource
 from pointsman.edge.cluster.topology import topology_distance
 from pointsman.edge.configuration.control_plane import ControlPlane
 from pointsman.edge.configuration.execution_group import Node
 from pointsman.edge.configuration.links import place_of
+from pointsman.edge.configuration.named import named
 from pointsman.edge.configuration.secret import secret_of_environment
 
 
@@ -46,7 +46,5 @@ def _api_key(node: Node, environ: Mapping[str, str]) -> str | None:
         return node.api_key.reveal()
     if node.api_key_env is None:
         return None
-    try:
+    with named(f"execution-group.nodes: engine {node.engine_name}"):
         return secret_of_environment(node.api_key_env, environ, "api_key_env").reveal()
-    except ConfigError as error:
-        raise ConfigError(f"execution-group.nodes: engine {node.engine_name}: {error}") from None
